@@ -1,3 +1,3 @@
-module github.com/hearth-ai/hearth
+module hearth
 
 go 1.27.3
