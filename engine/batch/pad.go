@@ -18,7 +18,7 @@ func (s *Scheduler) pad() {
 		return
 	}
 	st := &s.step
-	want := s.padsFor(st.Decodes)
+	want := padsFor(&s.cfg, st.Decodes)
 	if st.Prefills > 0 || want == 0 || !s.mem.fits(len(st.Rows)+want) {
 		return
 	}
@@ -40,9 +40,9 @@ func (s *Scheduler) pad() {
 }
 
 // padsFor is how many rows a decode-only step lacks to the next bucket; 0 when that wastes too much or does not fit.
-func (s *Scheduler) padsFor(rows int) int {
+func padsFor(c *Config, rows int) int {
 	b := buckets[bucketOf(rows)]
-	if b <= rows || (b-rows)*maxWaste > b || b > s.cfg.Outputs || b > s.cfg.Chunk || b > s.cfg.Sequences {
+	if c.NoPad || c.Recurrent || b <= rows || (b-rows)*maxWaste > b || b > min(c.Outputs, c.Chunk, c.Sequences) {
 		return 0
 	}
 	return b - rows
@@ -96,7 +96,7 @@ func (s *Scheduler) padStreams() {
 		}
 		last = id
 	}
-	if want := s.padsFor(st.Decodes + st.Pads); want > 0 && st.Prefills == 0 && s.canPad(last+1, last+1+int32(want), limit) {
+	if want := padsFor(&s.cfg, st.Decodes + st.Pads); want > 0 && st.Prefills == 0 && s.canPad(last+1, last+1+int32(want), limit) {
 		for id := last + 1; id <= last+int32(want); id++ {
 			s.padID(int(id))
 		}
