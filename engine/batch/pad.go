@@ -96,7 +96,7 @@ func (s *Scheduler) padStreams() {
 		}
 		last = id
 	}
-	if want := padsFor(&s.cfg, st.Decodes + st.Pads); want > 0 && st.Prefills == 0 && s.canPad(last+1, last+1+int32(want), limit) {
+	if want := padsFor(&s.cfg, st.Decodes+st.Pads); want > 0 && st.Prefills == 0 && s.canPad(last+1, last+1+int32(want), limit) {
 		for id := last + 1; id <= last+int32(want); id++ {
 			s.padID(int(id))
 		}
