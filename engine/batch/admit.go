@@ -18,14 +18,14 @@ const rematches = 4
 
 // admit moves waiting runs to ids, the best one first, until one does not fit.
 func (s *Scheduler) admit() {
-	if len(s.waiting) == 0 || s.running >= s.cfg.MaxRunning {
+	if len(s.waiting) == 0 || (s.running >= s.cfg.MaxRunning && s.heldRun() == nil) {
 		return
 	}
 	s.refreshMatches()
 	committed := s.committed()
-	for s.running < s.cfg.MaxRunning {
+	for {
 		r := s.next()
-		if r == nil {
+		if r == nil || (s.running >= s.cfg.MaxRunning && !s.yield(&committed)) {
 			return
 		}
 		r.matched = 0
@@ -35,14 +35,40 @@ func (s *Scheduler) admit() {
 			continue
 		}
 		need := s.need(r, m)
-		if s.running > 0 && committed+need > s.cfg.Cells && s.mem.base != nil {
-			return
+		for s.running > 0 && committed+need > s.cfg.Cells && s.mem.base != nil {
+			if !s.yield(&committed) {
+				return
+			}
+			r.matched = 0
+			m = s.matchOf(r)
+			need = s.need(r, m)
 		}
 		if !s.seat(r, m) {
 			return
 		}
 		committed += need
 	}
+}
+
+// heldRun is a running choice whose client does not read; nil: none.
+func (s *Scheduler) heldRun() *run {
+	for _, r := range s.runs {
+		if r != nil && r.job.held {
+			return r
+		}
+	}
+	return nil
+}
+
+// yield takes the place of a choice whose client does not read, for one whose client may.
+func (s *Scheduler) yield(committed *int) bool {
+	r := s.heldRun()
+	if r == nil {
+		return false
+	}
+	s.preempt(r)
+	*committed = s.committed()
+	return true
 }
 
 // committed is how many cells the running choices hold, will surely need, and are likely to need.
@@ -80,9 +106,11 @@ func (s *Scheduler) follows(r *run, m prefix.Match) bool {
 	if lead == nil || lead.state != statePrefill || lead.job.held {
 		return false
 	}
-	if lead.job != r.job && int(m.Next-m.N) < s.cfg.FollowMin {
+	// Once it has waited the rest is near, however little.
+	if lead.job != r.job && int(m.Next-m.N) < s.cfg.FollowMin && r.followed != lead.job.order {
 		return false
 	}
+	r.followed = lead.job.order
 	lead.boost = max(lead.boost, r.job.Priority)
 	if (s.cfg.Recurrent || s.cfg.Window > 0) && (lead.stop <= lead.have || m.Next < lead.stop) {
 		lead.stop = m.Next

@@ -1,9 +1,6 @@
 package batch
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // buckets are the row counts to which decode-only steps are padded, so that the backend meets few shapes.
 var buckets = [...]int{1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256}
@@ -24,6 +21,7 @@ type costModel struct {
 	decode [len(buckets)]rls // over {1, span/1024}
 	alone  rls               // prefill of a step without decode rows, over {1, P/256, P/256*depth/1024}
 	beside rls               // what prefill rows add to a step with decode rows
+	most   int               // prefill rows of the largest step seen
 }
 
 func newCostModel() costModel {
@@ -53,6 +51,7 @@ func prefillFeatures(l load) [3]float64 {
 // observe learns from a step that took d.
 func (m *costModel) observe(l load, d time.Duration) {
 	t := d.Seconds()
+	m.most = max(m.most, l.prefills)
 	switch {
 	case l.decodes > 0 && l.prefills > 0:
 		if base := m.decodeTime(l); base > 0 {
@@ -107,7 +106,8 @@ func (m *costModel) predict(l load) time.Duration {
 	return time.Duration(t * float64(time.Second))
 }
 
-// prefillWithin returns how many prefill rows at a depth fit into slack beside the given decode rows; ok is false when nothing is known.
+// prefillWithin returns how many prefill rows at a depth fit into slack beside the given decode rows; ok is false when
+// nothing is known. It does not trust the model beyond twice the rows that it has seen in one step.
 func (m *costModel) prefillWithin(slack time.Duration, decodes, depth int) (n int, ok bool) {
 	p := m.prefillModel(decodes)
 	if p == nil {
@@ -118,8 +118,8 @@ func (m *costModel) prefillWithin(slack time.Duration, decodes, depth int) (n in
 	switch {
 	case room <= 0:
 		return 0, true
-	case perRow <= 0 || room/perRow > math.MaxInt32:
-		return math.MaxInt32, true
+	case perRow <= 0 || room/perRow > float64(2*m.most):
+		return 2 * m.most, true
 	}
 	return int(room / perRow), true
 }

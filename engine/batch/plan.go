@@ -151,12 +151,8 @@ func (s *Scheduler) choosePrefills() {
 	}
 	outputs := len(s.decodes)
 	chosen := 0
-	same := int32(0) // Recurrent: everybody takes as many
 	for _, r := range s.prefills {
 		n := min(int32(budget), s.stopOf(r)-r.have)
-		if same > 0 {
-			n = min(n, same)
-		}
 		last := r.have+n == r.target && r.job.MaxTokens != 0
 		if last && outputs >= s.cfg.Outputs {
 			n, last = n-1, false
@@ -168,9 +164,6 @@ func (s *Scheduler) choosePrefills() {
 		if chosen > 0 && s.split.equal && !s.worthwhile() {
 			r.take = 0
 			continue
-		}
-		if s.cfg.Recurrent {
-			same = n
 		}
 		if last {
 			outputs++
