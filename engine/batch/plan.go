@@ -201,6 +201,9 @@ func (s *Scheduler) orderPrefills() {
 	}
 }
 
+// margin is kept between the predicted step and its target, in percent: half of the steps take longer than predicted.
+const margin = 10
+
 // budget is how many prefill rows this step may have.
 func (s *Scheduler) budget() int {
 	d := len(s.decodes)
@@ -226,7 +229,7 @@ func (s *Scheduler) budget() int {
 	if target == 0 {
 		target = max(50*time.Millisecond, tDecode*5/2)
 	}
-	n, ok := s.cost.prefillWithin(target-tDecode, d, depth)
+	n, ok := s.cost.prefillWithin(target*(100-margin)/100-tDecode, d, depth)
 	if !ok {
 		n = 4 * s.cfg.MinPrefill
 	}
@@ -264,9 +267,9 @@ func (s *Scheduler) span() int {
 	}
 	top := int32(0)
 	for _, r := range s.decodes {
-		top = max(top, r.have)
+		top = max(top, r.have+1)
 	}
-	return max(256, (int(top)+256)/256*256)
+	return max(256, (int(top)+255)/256*256)
 }
 
 // alternate keeps prefill and decode rows of a recurrent model apart: two evaluations either way, so that a step with
@@ -349,7 +352,7 @@ func (s *Scheduler) build() {
 	}
 	st.Evaluations = s.split.rows(st.Rows)
 	s.lastPrefill = st.Prefills > 0 && st.Decodes == 0
-	s.load = load{decodes: st.Decodes + st.Pads, span: s.mem.span(st.Rows), prefills: st.Prefills}
+	s.load = load{decodes: st.Decodes + st.Pads, span: s.mem.span(st.Rows, st.Decodes > 0), prefills: st.Prefills}
 	if st.Prefills > 0 {
 		depth := 0
 		for _, r := range s.prefills {

@@ -83,6 +83,36 @@ func randomRun(t testing.TB, cfg batch.Config, seed uint64, jobs int) {
 	}
 }
 
+// TestRandomCodes lets decodes fail: nothing may be lost but time.
+func TestRandomCodes(t *testing.T) {
+	for name, cfg := range variants {
+		t.Run(name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(5, 5))
+			w := newWorld(t, cfg)
+			w.code = func(*batch.Step) batch.Code {
+				switch rng.IntN(10) {
+				case 0:
+					return batch.CodeNoSlot
+				case 1:
+					return batch.CodeAborted
+				}
+				return batch.CodeOK
+			}
+			ps := prompts{rng: rng}
+			for id := range batch.JobID(40) {
+				w.must(w.submit(randomJob(rng, &ps, cfg, id)))
+				w.turn()
+			}
+			w.run(20000)
+			for id, ev := range w.done {
+				if ev.Reason == engine.FinishError {
+					t.Errorf("job %d failed", id)
+				}
+			}
+		})
+	}
+}
+
 func randomJob(rng *rand.Rand, ps *prompts, cfg batch.Config, id batch.JobID) batch.Job {
 	j := batch.Job{
 		ID: id, Prompt: ps.next(cfg.Context * 2 / 3), MaxTokens: rng.IntN(cfg.Context / 2), Cache: rng.IntN(5) > 0,

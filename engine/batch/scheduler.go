@@ -53,6 +53,13 @@ type Scheduler struct {
 	scratch     []Row
 	output      float64 // running 80th percentile of output lengths, tokens
 	stats       Stats
+
+	auto     bool // propose layouts
+	costs    LayoutCosts
+	sharing  Sharing
+	proposed uint64 // sharing.Steps at the last proposal
+
+	isRunning func(id int) bool
 }
 
 // New returns a scheduler for an empty context. The error wraps ErrConfig.
@@ -62,6 +69,7 @@ func New(cfg Config) (*Scheduler, error) {
 	}
 	s := &Scheduler{jobs: map[JobID]*job{}, tenants: map[string]*tenant{}, output: 128}
 	s.usable = s.usablePrefix
+	s.isRunning = func(id int) bool { return s.runs[id] != nil }
 	s.reset(cfg.withDefaults())
 	return s, nil
 }
@@ -74,6 +82,7 @@ func (s *Scheduler) reset(cfg Config) {
 	s.runs = make([]*run, ids)
 	s.step = Step{Number: s.step.Number, Rows: make([]Row, 0, cfg.Chunk), Samples: make([]Sample, 0, cfg.Outputs)}
 	s.ops = s.ops[:0]
+	s.sharing, s.proposed = Sharing{}, 0
 }
 
 // Relayout forgets everything in the KV cache after the caller created a new, empty context with cfg; queued jobs
