@@ -241,10 +241,12 @@ func (s *Scheduler) seatID(m *prefix.Match) int {
 	src := int(m.ID)
 	if src >= 0 {
 		s.tree.Touch(src, s.now, true)
+		s.rent[src] = 0
 	}
 	idle := src >= 0 && s.runs[src] == nil
 	// Take a cached prefix over where nothing of it is lost.
 	if idle && src < s.cfg.Sequences && m.N == s.mem.lens[src] && !s.cfg.Recurrent {
+		s.learnReuse(1)
 		s.tree.Remove(src)
 		return src
 	}
@@ -273,23 +275,19 @@ func (s *Scheduler) seatID(m *prefix.Match) int {
 
 // freeID returns an empty id below Sequences, the lowest one, or empties one. keep is not touched.
 func (s *Scheduler) freeID(keep int) int {
-	for id := range s.cfg.Sequences {
-		if s.runs[id] == nil && s.mem.lens[id] == 0 {
-			return id
-		}
+	empty := s.emptyID(0, s.cfg.Sequences)
+	if s.cfg.Layout == LayoutStreams && !s.cfg.NoCopy {
+		return s.denseID(keep, empty)
+	}
+	if empty >= 0 {
+		return empty
 	}
 	if s.cfg.Parking == 0 || s.cfg.NoCopy {
-		return s.evictID(keep, true)
+		return s.evictID(keep, s.cfg.Sequences)
 	}
-	park := -1
-	for id := s.cfg.Sequences; id < len(s.runs); id++ {
-		if s.mem.lens[id] == 0 {
-			park = id
-			break
-		}
-	}
+	park := s.emptyID(s.cfg.Sequences, len(s.runs))
 	if park < 0 {
-		park = s.evictID(keep, false)
+		park = s.evictID(keep, len(s.runs))
 	}
 	if park < s.cfg.Sequences {
 		return park
@@ -301,13 +299,56 @@ func (s *Scheduler) freeID(keep int) int {
 			old = id
 		}
 	}
-	if old < 0 {
-		return -1
+	if old >= 0 {
+		s.moveCached(old, park)
 	}
-	s.copy(old, park, s.mem.lens[old])
-	s.tree.Rename(old, park)
-	s.remove(old, 0)
 	return old
+}
+
+// emptyID returns the lowest empty id in from..to-1, -1 for none.
+func (s *Scheduler) emptyID(from, to int) int {
+	for id := from; id < to; id++ {
+		if s.runs[id] == nil && s.mem.lens[id] == 0 {
+			return id
+		}
+	}
+	return -1
+}
+
+// moveCached gives a cached prefix another id, which is empty.
+func (s *Scheduler) moveCached(from, to int) {
+	s.copy(from, to, s.mem.lens[from])
+	s.tree.Rename(from, to)
+	s.rent[to] = s.rent[from]
+	s.remove(from, 0)
+}
+
+// denseID is freeID for streams, where the running ids must be close together: a step reads the buffers between them, too. When
+// there is no empty id near them, the lowest id that does not run is cleared, by moving its cached prefix up: a copy of
+// one buffer, once, against a few padding rows or another evaluation in every step.
+func (s *Scheduler) denseID(keep, empty int) int {
+	if empty >= 0 && empty <= s.running+maxGap/4 {
+		return empty
+	}
+	low := -1
+	for id, r := range s.runs[:s.cfg.Sequences] {
+		if r == nil && id != keep {
+			low = id
+			break
+		}
+	}
+	switch {
+	case low < 0 || low == empty:
+		return low
+	case empty >= 0 && low > s.running+maxGap/4:
+		return empty
+	case empty < 0:
+		if empty = s.evictID(keep, s.cfg.Sequences); empty == low {
+			return low
+		}
+	}
+	s.moveCached(low, empty)
+	return low
 }
 
 func (s *Scheduler) lastUse(id int) time.Duration {

@@ -124,6 +124,27 @@ func (m *costModel) prefillWithin(slack time.Duration, decodes, depth int) (n in
 	return int(room / perRow), true
 }
 
+// cellTime returns the predicted decode step and what one more cell of span costs in it, in seconds; 0: unknown.
+func (m *costModel) cellTime(l load) (step, perCell float64) {
+	b := bucketOf(l.decodes)
+	for d := range buckets {
+		for _, i := range [2]int{b + d, b - d} {
+			if i >= 0 && i < len(buckets) && m.decode[i].n > 1 && m.decode[i].w[1] > 0 {
+				return m.decodeTime(l), m.decode[i].w[1] / 1024
+			}
+		}
+	}
+	return 0, 0
+}
+
+// perToken is what a prefill token at a depth costs in a large chunk, in seconds; 0: unknown.
+func (m *costModel) perToken(depth int) float64 {
+	if p := m.prefillModel(0); p != nil {
+		return max(0, (p.w[1]+p.w[2]*float64(depth)/1024)/256)
+	}
+	return 0
+}
+
 // prefillRate is prefill tokens per second at no depth, 0: unknown.
 func (m *costModel) prefillRate() float64 {
 	if p := m.prefillModel(0); p != nil {

@@ -33,7 +33,7 @@ func (s *Scheduler) Plan(now time.Duration) *Step {
 			s.checkpoints()
 		}
 		s.gather()
-		s.trimSpan()
+		s.payRent()
 		s.choosePrefills()
 		s.build()
 	}
@@ -150,7 +150,7 @@ func (s *Scheduler) choosePrefills() {
 		s.alternate(&budget)
 	}
 	outputs := len(s.decodes)
-	chosen := 0
+	chosen, evals := 0, 0
 	for _, r := range s.prefills {
 		n := min(int32(budget), s.stopOf(r)-r.have)
 		last := r.have+n == r.target && r.job.MaxTokens != 0
@@ -161,9 +161,15 @@ func (s *Scheduler) choosePrefills() {
 			continue
 		}
 		r.take = n
-		if chosen > 0 && s.split.equal && !s.worthwhile() {
-			r.take = 0
-			continue
+		if s.split.equal {
+			// One more evaluation is one more pass over the weights. A prompt that ends here needs it sooner or later;
+			// one that goes on would need another one in the next step.
+			now := s.evaluations()
+			if chosen > 0 && now > evals && r.have+n < s.stopOf(r) {
+				r.take = 0
+				continue
+			}
+			evals = now
 		}
 		if last {
 			outputs++
@@ -292,20 +298,15 @@ func (s *Scheduler) alternate(budget *int) {
 	*budget = min(len(ready), s.cfg.Chunk-len(s.decodes))
 }
 
-// worthwhile reports whether the takes set so far make a batch in which every evaluation behind the first has enough
-// rows to be worth another pass over the weights.
-func (s *Scheduler) worthwhile() bool {
+// evaluations counts those of the takes set so far.
+func (s *Scheduler) evaluations() int {
 	s.split.begin()
-	rows := int32(0)
 	for _, r := range s.runs {
 		if r != nil && r.take > 0 {
 			s.split.add(r.id, r.take)
-			if r.state == statePrefill {
-				rows += r.take
-			}
 		}
 	}
-	return s.split.count()-1 <= max(1, int(rows)/s.cfg.MinPrefill)
+	return s.split.count()
 }
 
 // fitPrefills evicts until the step has its cells, and shrinks the prefills when that does not suffice.
