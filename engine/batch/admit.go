@@ -18,14 +18,14 @@ const rematches = 4
 
 // admit moves waiting runs to ids, the best one first, until one does not fit.
 func (s *Scheduler) admit() {
-	if len(s.waiting) == 0 || (s.running >= s.cfg.MaxRunning && s.heldRun() == nil) {
+	if len(s.waiting) == 0 || (s.running >= s.cfg.MaxRunning && s.yielding(s.topClass()) == nil) {
 		return
 	}
 	s.refreshMatches()
 	committed := s.committed()
 	for {
 		r := s.next()
-		if r == nil || (s.running >= s.cfg.MaxRunning && !s.yield(&committed)) {
+		if r == nil {
 			return
 		}
 		r.matched = 0
@@ -34,9 +34,16 @@ func (s *Scheduler) admit() {
 			r.skip = s.step.Number
 			continue
 		}
+		if s.running >= s.cfg.MaxRunning {
+			if !s.yield(r, &committed) {
+				return
+			}
+			r.matched = 0
+			m = s.matchOf(r)
+		}
 		need := s.need(r, m)
 		for s.running > 0 && committed+need > s.cfg.Cells && s.mem.base != nil {
-			if !s.yield(&committed) {
+			if !s.yield(r, &committed) {
 				return
 			}
 			r.matched = 0
@@ -50,23 +57,30 @@ func (s *Scheduler) admit() {
 	}
 }
 
-// heldRun is a running choice whose client does not read; nil: none.
-func (s *Scheduler) heldRun() *run {
+// yielding is the running choice that gives its place to a waiting one of a class: one whose client does not read, else the
+// youngest of the lowest class, if that is a lower one. nil: none has to.
+func (s *Scheduler) yielding(class engine.Priority) *run {
+	var worst *run
 	for _, r := range s.runs {
-		if r != nil && r.job.held {
+		switch {
+		case r == nil:
+		case r.job.held:
 			return r
+		case r.job.Priority < class && (worst == nil || worst.before(r)):
+			worst = r
 		}
 	}
-	return nil
+	return worst
 }
 
-// yield takes the place of a choice whose client does not read, for one whose client may.
-func (s *Scheduler) yield(committed *int) bool {
-	r := s.heldRun()
-	if r == nil {
+// yield takes a running choice's place for r.
+func (s *Scheduler) yield(r *run, committed *int) bool {
+	v := s.yielding(r.job.Priority)
+	if v == nil {
 		return false
 	}
-	s.preempt(r)
+	s.preempt(v)
+	v.skip = s.step.Number
 	*committed = s.committed()
 	return true
 }

@@ -27,6 +27,7 @@ type world struct {
 	code func(*batch.Step) batch.Code
 	eos  engine.Token // finishes a choice; negative: none
 	idle bool
+	wish *batch.Layout // of the last EventRelayout
 }
 
 // wantJob is the truth about a job: what each choice must have produced.
@@ -189,6 +190,8 @@ func (w *world) events(evs []batch.Event) {
 			}
 			w.done[ev.Job] = ev
 			delete(w.jobs, ev.Job)
+		case batch.EventRelayout:
+			w.wish = &ev.Layout
 		case batch.EventMismatch:
 			if w.code == nil {
 				w.t.Fatal("mismatch")
