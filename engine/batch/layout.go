@@ -109,10 +109,8 @@ func (s *Scheduler) observeSharing() {
 	if s.step.Prefills > 0 {
 		mixed = 1
 	}
-	keep := sharingKeep
-	if sh.Steps == 1 {
-		keep = 0
-	}
+	looks := float64(sh.Steps/sharingEvery + 1)
+	keep := min(sharingKeep, 1-1/looks) // a plain mean at first
 	sh.Rows = keep*sh.Rows + (1-keep)*float64(s.step.Decodes)
 	sh.Tokens = keep*sh.Tokens + (1-keep)*float64(tokens)
 	sh.Distinct = keep*sh.Distinct + (1-keep)*float64(max(0, distinct))
