@@ -126,7 +126,7 @@ func stampOf(f *debian.Fetcher, sets []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	data, err := json.Marshal([]any{layoutVersion, sets, locked, f.Cache})
+	data, err := json.Marshal([]any{layoutVersion, sets, locked})
 	if err != nil {
 		return "", fmt.Errorf("stamp: %w", err)
 	}

@@ -44,26 +44,42 @@ func FindMirror(root, override string) (Mirror, error) {
 		return Mirror{}, err
 	}
 	id, codename := osRelease(filepath.Join(root, "etc/os-release"))
+	best, rank := Mirror{}, 0
 	for _, s := range sources {
-		if !slices.Contains(s.types, "deb") || !slices.Contains(s.components, "main") {
-			continue
-		}
+		own := id == "debian" && codename != "" && slices.Contains(s.suites, codename)
 		for _, uri := range s.uris {
 			uri = strings.TrimSuffix(uri, "/")
-			// On Debian, the archive is the one that has the release itself (deb-security has NAME-security). Elsewhere
-			// only the customary last path element tells a Debian archive from others.
-			own := id == "debian" && codename != "" && slices.Contains(s.suites, codename)
-			if !own && !strings.HasSuffix(uri, "/debian") {
-				continue
+			if r := s.rank(uri, own); r > rank {
+				best, rank = Mirror{URI: uri, Keyring: keyring}, r
+				if strings.HasPrefix(s.signedBy, "/") {
+					best.Keyring = s.signedBy
+				}
 			}
-			m := Mirror{URI: uri, Keyring: keyring}
-			if strings.HasPrefix(s.signedBy, "/") {
-				m.Keyring = s.signedBy
-			}
-			return m, nil
 		}
 	}
-	return Mirror{}, ErrNoMirror
+	if rank == 0 {
+		return Mirror{}, ErrNoMirror
+	}
+	return best, nil
+}
+
+// rank says how much an entry looks like Debian's main archive; 0 is not at all. own tells that it carries the
+// machine's Debian release, as the archive does (deb-security has NAME-security) and as third parties may.
+func (s source) rank(uri string, own bool) int {
+	named := strings.HasSuffix(uri, "/debian") // the customary last path element
+	switch {
+	case !slices.Contains(s.types, "deb") || !slices.Contains(s.components, "main"):
+		return 0
+	case own && strings.Contains(s.signedBy, "debian-archive"):
+		return 4
+	case own && named:
+		return 3
+	case named:
+		return 2
+	case own:
+		return 1
+	}
+	return 0
 }
 
 func osRelease(path string) (id, codename string) {
