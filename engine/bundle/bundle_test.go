@@ -33,9 +33,9 @@ func TestCommandThroughLoader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := b.WithLibraryPath("/extra").Command("hearth-engine", "--model", "m.gguf")
+	cmd := b.WithLibraryPath("/extra").WithLibraryPathFirst("/rocr").Command("hearth-engine", "--model", "m.gguf")
 	loader := dir + "/lib/ld-linux-x86-64.so.2"
-	want := []string{loader, "--library-path", dir + "/lib:" + dir + "/mesa/lib:/extra", dir + "/bin/hearth-engine", "--model", "m.gguf"}
+	want := []string{loader, "--library-path", "/rocr:" + dir + "/lib:" + dir + "/mesa/lib:/extra", dir + "/bin/hearth-engine", "--model", "m.gguf"}
 	if cmd.Path != loader || !slices.Equal(cmd.Argv, want) {
 		t.Errorf("command %s %q\nwant %q", cmd.Path, cmd.Argv, want)
 	}

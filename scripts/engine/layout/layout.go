@@ -81,7 +81,8 @@ func writeDispatch(dir string) error {
 }
 
 // writeRun writes the script that starts a program as bundle.Command does, for `go test -exec` and for hands.
-// A software Vulkan driver unpacked by `make testmesa` is found by it too.
+// A software Vulkan driver unpacked by `make testmesa` is found by it too, and the folders in HEARTH_RUN_LIBRARY_PATH
+// come before the bundle's.
 func (b *Builder) writeRun() error {
 	m := b.Manifest
 	var dirs []string
@@ -94,7 +95,7 @@ func (b *Builder) writeRun() error {
 	var s strings.Builder
 	s.WriteString("#!/bin/sh\n# Starts a program with the libraries of this bundle: run PROGRAM [ARGUMENT...]\n")
 	s.WriteString("here=$(cd \"$(dirname \"$0\")\" && pwd)\n")
-	fmt.Fprintf(&s, "path=\"%s\"\n", strings.Join(dirs, ":"))
+	fmt.Fprintf(&s, "path=${HEARTH_RUN_LIBRARY_PATH:+$HEARTH_RUN_LIBRARY_PATH:}\"%s\"\n", strings.Join(dirs, ":"))
 	s.WriteString("testmesa=$here/../../testmesa/lib\nif [ -d \"$testmesa\" ]; then path=${path:+$path:}$testmesa; fi\n")
 	if m.RocBLASLibrary != "" {
 		lib := m.RocBLASLibrary
