@@ -21,6 +21,11 @@ CMAKE_FLAGS := -DHEARTH_HIP=$(HEARTH_HIP) -DHEARTH_MESA=$(HEARTH_MESA) -DHEARTH_
 # What compiles against the engine (engine/llama and what imports it), and how its programs are started.
 ENGINE_ENV := CGO_ENABLED=1 PKG_CONFIG_PATH="$(BUNDLE_ABS)$${PKG_CONFIG_PATH:+:$$PKG_CONFIG_PATH}"
 ENGINE_PKGS := ./engine/llama/... ./engine/worker/... ./cmd/hearth-engine/...
+PURE_PKGS = $$(CGO_ENABLED=0 go list ./... | grep -v -e '/engine/llama' -e '/engine/worker' -e '/cmd/hearth-engine')
+STATICCHECK := v0.8.2
+
+# What tests use when it is there; without it they skip and say why.
+TEST_ENV := HEARTH_TEST_BUNDLE="$(BUNDLE_ABS)" HEARTH_TEST_VK_DRIVER_FILES="$(CURDIR)/build/testmesa/icd.d/lvp_icd.json"
 
 # The build tool's folder for downloads, as CMake finds it.
 CACHE_DIR := $(or $(HEARTH_CACHE),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME)/hearth,$(HOME)/.cache/hearth))
@@ -53,17 +58,24 @@ run: build ## build, get the default model and serve it on 127.0.0.1:9595
 	@echo "       -d '{\"model\":\"$(HEARTH_MODEL)\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}]}'"
 	@exec bin/hearth serve $(HEARTH_MODEL) --listen $(HEARTH_LISTEN)
 
-test: build testmesa ## run all tests: unit, engine, end to end
-	@echo "test: unit"
-	@CGO_ENABLED=0 go test $$(CGO_ENABLED=0 go list ./... | grep -v -e '/engine/llama' -e '/engine/worker' -e '/cmd/hearth-engine')
-	@echo "test: engine"
-	@$(ENGINE_ENV) HEARTH_TEST_VK_DRIVER_FILES="$(CURDIR)/build/testmesa/icd.d/lvp_icd.json" \
-		go test -exec "$(BUNDLE_ABS)/run" $(ENGINE_PKGS)
-
-check: ## vet, static analysis and formatting
-	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "check: run gofmt -w on these"; exit 1; }
-	@CGO_ENABLED=0 go vet $$(CGO_ENABLED=0 go list ./... | grep -v -e '/engine/llama' -e '/engine/worker' -e '/cmd/hearth-engine')
+test: build testmesa ## run all tests: vet, unit, engine, end to end
+	@echo "test: vet"
+	@CGO_ENABLED=0 go vet $(PURE_PKGS)
 	@$(ENGINE_ENV) go vet $(ENGINE_PKGS)
+	@echo "test: packages without the engine, end to end"
+	@CGO_ENABLED=0 $(TEST_ENV) go test $(PURE_PKGS)
+	@echo "test: packages with the engine"
+	@$(ENGINE_ENV) $(TEST_ENV) go test -exec "$(BUNDLE_ABS)/run" $(ENGINE_PKGS)
+
+check: engine ## formatting, vet, static analysis, data races
+	@files=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$files" || { echo "check: run gofmt -w on" $$files; exit 1; }
+	@CGO_ENABLED=0 go vet $(PURE_PKGS)
+	@$(ENGINE_ENV) go vet $(ENGINE_PKGS)
+	@echo "check: staticcheck"
+	@CGO_ENABLED=0 go run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) $(PURE_PKGS)
+	@$(ENGINE_ENV) go run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) $(ENGINE_PKGS)
+	@echo "check: race detector"
+	@CGO_ENABLED=1 go test -race $(PURE_PKGS)
 
 bench: build ## decode speed of the server beside a raw llama_decode loop
 	@bin/hearth bench $(HEARTH_MODEL)
