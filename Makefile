@@ -95,7 +95,7 @@ peers: ## unpack Debian's llama-server and llama-bench into build/peers
 test-hip: testrocr ## tests that need the HIP bundle (465 MB to download)
 	@$(MAKE) build HEARTH_HIP=ON
 	@$(ENGINE_ENV) HEARTH_TEST_HIP_BUNDLE="$(CURDIR)/build/engine/hip" HEARTH_TEST_ROCR="$(CURDIR)/build/testrocr/lib" \
-		go test -exec "$(CURDIR)/build/engine/hip/run" ./engine/llama/... ./backends/...
+		go test -exec "$(CURDIR)/build/engine/hip/run" ./engine/llama/... ./backends/... ./scripts/engine
 
 engine-relock: ## write engine.lock anew from the archive as it is now
 	@$(TOOL) relock $(FETCH)

@@ -97,13 +97,6 @@ func (b *Builder) writeRun() error {
 	s.WriteString("here=$(cd \"$(dirname \"$0\")\" && pwd)\n")
 	fmt.Fprintf(&s, "path=${HEARTH_RUN_LIBRARY_PATH:+$HEARTH_RUN_LIBRARY_PATH:}\"%s\"\n", strings.Join(dirs, ":"))
 	s.WriteString("testmesa=$here/../../testmesa/lib\nif [ -d \"$testmesa\" ]; then path=${path:+$path:}$testmesa; fi\n")
-	if m.RocBLASLibrary != "" {
-		lib := m.RocBLASLibrary
-		if !filepath.IsAbs(lib) {
-			lib = "$here/" + lib
-		}
-		fmt.Fprintf(&s, "ROCBLAS_TENSILE_LIBPATH=\"%s\"\nexport ROCBLAS_TENSILE_LIBPATH\n", lib)
-	}
 	if m.Loader != "" {
 		fmt.Fprintf(&s, "exec \"$here/%s\" --library-path \"$path\" \"$@\"\n", m.Loader)
 	} else {
