@@ -16,7 +16,7 @@ BUNDLE_ABS := $(CURDIR)/$(BUNDLE)
 
 # Without values of their own, CMake's choices (and those of an earlier cmake run) stand.
 CMAKE_FLAGS := -DHEARTH_HIP=$(HEARTH_HIP) -DHEARTH_MESA=$(HEARTH_MESA) -DHEARTH_ENGINE_NAME=$(HEARTH_ENGINE_NAME) \
-	$(foreach v,HEARTH_ENGINE HEARTH_DEBIAN_MIRROR HEARTH_BACKENDS_DIR LLAMA_CPP_DIR AMDGPU_TARGETS,$(if $($(v)),"-D$(v)=$($(v))"))
+	$(foreach v,HEARTH_ENGINE HEARTH_BACKENDS_DIR LLAMA_CPP_DIR AMDGPU_TARGETS,$(if $($(v)),"-D$(v)=$($(v))"))
 
 # What compiles against the engine (engine/llama and what imports it), and how its programs are started.
 ENGINE_ENV := CGO_ENABLED=1 PKG_CONFIG_PATH="$(BUNDLE_ABS)$${PKG_CONFIG_PATH:+:$$PKG_CONFIG_PATH}"
