@@ -77,6 +77,7 @@ const (
 	BlockNoBLAS         = "no-blas-kernels"   // rocBLAS has no kernel files for this gfx target
 	BlockProbe          = "probe-failed"      // the probe child died or gave a wrong answer
 	BlockQuarantine     = "quarantined"       // the correctness gate failed before
+	BlockIntegrated     = "integrated"        // left out of the automatic choice beside a discrete GPU
 	BlockSoftwareVulkan = "software-renderer" // a CPU implementation of Vulkan
 )
 
