@@ -2,7 +2,10 @@ module hearth
 
 go 1.27.3
 
-require github.com/openai/openai-go/v3 v3.98.0
+require (
+	github.com/klauspost/compress v1.20.4
+	github.com/openai/openai-go/v3 v3.98.0
+)
 
 require (
 	github.com/coder/websocket v1.8.15 // indirect
