@@ -22,10 +22,12 @@ type Device struct {
 	// Index is the row's place in hearth's own list, what `--device N` means: discrete before integrated, then by PCI address.
 	Index int `json:"index"`
 	// PCI is the key. Empty for a Vulkan device whose driver does not say.
-	PCI      PCI              `json:"pci"`
-	VendorID Optional[uint32] `json:"vendor_id,omitzero"` // 0x1002 for AMD
-	DeviceID Optional[uint32] `json:"device_id,omitzero"`
-	Revision Optional[uint32] `json:"revision,omitzero"`
+	PCI PCI `json:"pci"`
+	// Partition tells the compute partitions of one accelerator apart (MI300 in CPX or DPX mode); 0 elsewhere.
+	Partition int              `json:"partition,omitempty"`
+	VendorID  Optional[uint32] `json:"vendor_id,omitzero"` // 0x1002 for AMD
+	DeviceID  Optional[uint32] `json:"device_id,omitzero"`
+	Revision  Optional[uint32] `json:"revision,omitzero"`
 	// Name is the marketing name, or "AMD GPU 1002:744c" when no table knows it.
 	Name string `json:"name"`
 	// GFX is the hardware's target ("gfx1100"), whatever an override makes ROCr believe. Empty: unknown.
@@ -75,6 +77,7 @@ const (
 	BlockNoBLAS         = "no-blas-kernels"   // rocBLAS has no kernel files for this gfx target
 	BlockProbe          = "probe-failed"      // the probe child died or gave a wrong answer
 	BlockQuarantine     = "quarantined"       // the correctness gate failed before
+	BlockIntegrated     = "integrated"        // left out of the automatic choice beside a discrete GPU
 	BlockSoftwareVulkan = "software-renderer" // a CPU implementation of Vulkan
 )
 
