@@ -5,24 +5,25 @@ import (
 	"strings"
 )
 
-// Layer names the part of the stack a symptom or a check belongs to. The first six are the stack from the bottom up.
+// Layer names the part of the stack a symptom or a check belongs to: six of them from the bottom up, the container that
+// may stand between, and Vulkan beside them.
 type Layer string
 
 // Layers, in the order in which a person should repair them.
 const (
 	LayerKernel    Layer = "kernel"    // amdgpu, KFD, firmware, permissions
+	LayerContainer Layer = "container" // docker, podman, LXC, WSL: what stands between the kernel and us
 	LayerROCr      Layer = "rocr"      // libhsa-runtime64
 	LayerHIP       Layer = "hip"       // libamdhip64
 	LayerGFX       Layer = "gfx"       // code objects and the compiler behind them
 	LayerLibs      Layer = "libs"      // rocBLAS, hipBLASLt, libdrm
 	LayerPlugin    Layer = "plugin"    // llama.cpp's libggml-hip and libggml-vulkan
-	LayerContainer Layer = "container" // docker, podman, LXC, WSL
 	LayerVulkan    Layer = "vulkan"    // loader, ICDs, Mesa
 )
 
-// Layers lists all layers in repair order: the six of the stack, then containers, then Vulkan.
+// Layers lists all layers in repair order: the kernel, the container around us, then the stack upwards, then Vulkan.
 func Layers() []Layer {
-	return []Layer{LayerKernel, LayerROCr, LayerHIP, LayerGFX, LayerLibs, LayerPlugin, LayerContainer, LayerVulkan}
+	return []Layer{LayerKernel, LayerContainer, LayerROCr, LayerHIP, LayerGFX, LayerLibs, LayerPlugin, LayerVulkan}
 }
 
 // Symptom is one row of the table: texts that give a cause away.
