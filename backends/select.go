@@ -73,7 +73,8 @@ func Select(devices []Device, opt SelectOptions) (Choice, error) {
 func automatic(selector string) bool { return selector == "" || strings.EqualFold(selector, "auto") }
 
 // choose takes the best device that can run: discrete before unknown before integrated, then the larger VRAM, then list
-// order. Integrated ones count only when nothing else runs, unless they are allowed, and then memory decides alone.
+// order. With a discrete GPU in the machine an integrated one is left out, even when the discrete one cannot run: its
+// owner would rather hear why than wait for tokens from two compute units. AllowIntegrated lifts that, and memory decides.
 func choose(devices []Device, backend string, allowIntegrated bool) (Choice, error) {
 	type option struct {
 		device   Device
@@ -81,8 +82,16 @@ func choose(devices []Device, backend string, allowIntegrated bool) (Choice, err
 	}
 	var options []option
 	none := &NoDeviceError{}
+	// A discrete GPU without any face belongs to another system (passed through to a guest) or has no driver.
+	hasDiscrete := slices.ContainsFunc(devices, func(d Device) bool {
+		return d.Kind == KindDiscrete && (d.HIP != nil || d.Vulkan != nil)
+	})
 	for _, d := range devices {
 		usable, unusable := candidates(d, backend)
+		if unusable == nil && d.Kind == KindIntegrated && hasDiscrete && !allowIntegrated {
+			unusable = &UnusableError{Device: d, Backend: backend, Blocks: []Block{{BlockIntegrated,
+				"integrated GPUs are left out while a discrete one is there; name it, or allow them"}}}
+		}
 		if unusable != nil {
 			none.Rejected = append(none.Rejected, unusable)
 			continue

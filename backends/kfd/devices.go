@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"syscall"
 
 	"hearth/backends"
 )
@@ -13,7 +14,7 @@ import (
 // have no Vulkan faces yet (backends.MergeVulkan), and no verdict on code objects (backends/codeobject).
 func (s System) Devices(environ backends.Environ) []backends.Device {
 	agents := s.Agents(environ)
-	var rows []backends.Device
+	rows := []backends.Device{}
 	seen := map[backends.PCI]bool{}
 	for _, n := range s.Nodes {
 		if !n.IsGPU() {
@@ -23,6 +24,11 @@ func (s System) Devices(environ backends.Environ) []backends.Device {
 		card := s.card(addr)
 		row := s.row(addr, card, &n)
 		row.HIP = s.hipFace(n, agents)
+		if s.partitions(addr) > 1 {
+			// The card's figures are the whole accelerator's; a partition's memory is what its banks say.
+			row.Memory.VRAMTotal, row.Memory.VRAMUsed = row.Memory.Pool, backends.Optional[uint64]{}
+			row.Memory.VisibleTotal, row.Memory.VisibleUsed = backends.Optional[uint64]{}, backends.Optional[uint64]{}
+		}
 		seen[addr] = true
 		rows = append(rows, row)
 	}
@@ -32,6 +38,17 @@ func (s System) Devices(environ backends.Environ) []backends.Device {
 		}
 	}
 	return backends.Order(rows)
+}
+
+// partitions counts the KFD nodes at one PCI address.
+func (s System) partitions(addr backends.PCI) int {
+	count := 0
+	for _, n := range s.Nodes {
+		if addr != "" && n.PCI() == addr {
+			count++
+		}
+	}
+	return count
 }
 
 func (s System) card(addr backends.PCI) *Card {
@@ -52,7 +69,7 @@ func (s System) row(addr backends.PCI, card *Card, n *Node) backends.Device {
 		d.Problems = append(d.Problems, card.Problems...)
 		d.UUID = uuidOfHex(card.UniqueID)
 		product = card.Product
-		if len(card.Renders) > 0 {
+		if len(card.Renders) > 0 && backends.ErrnoOf(card.Renders[0].Err) != syscall.ENOENT {
 			d.RenderNode = card.Renders[0].Path
 		}
 	}

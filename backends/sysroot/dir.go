@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -47,7 +48,7 @@ func (d *dir) openFile(name string, flags int) (*os.File, error) {
 	if !fs.ValidPath(name) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
 	}
-	if e := d.overlay.openErr[name]; e != 0 {
+	if e := d.overlay.openErr[d.canonical(name)]; e != 0 {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: e}
 	}
 	if d.root != nil {
@@ -58,7 +59,7 @@ func (d *dir) openFile(name string, flags int) (*os.File, error) {
 
 // openRegular opens a regular file; reading a device node or a FIFO could block or have effects.
 func (d *dir) openRegular(name string) (*os.File, fs.FileInfo, error) {
-	if _, isNode := d.overlay.nodes[name]; isNode {
+	if _, isNode := d.overlay.nodes[d.canonical(name)]; isNode {
 		return nil, nil, &fs.PathError{Op: "read", Path: name, Err: syscall.EINVAL}
 	}
 	f, err := d.openFile(name, os.O_RDONLY)
@@ -84,7 +85,7 @@ func (d *dir) ReadFile(name string) (b []byte, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if e := d.overlay.readErr[name]; e != 0 {
+	if e := d.overlay.readErr[d.canonical(name)]; e != 0 {
 		return nil, &fs.PathError{Op: "read", Path: name, Err: e}
 	}
 	// Sysfs reports a size of 4096 whatever is in the file, so the size is no help.
@@ -96,6 +97,35 @@ func (d *dir) ReadFile(name string) (b []byte, err error) {
 		return nil, fmt.Errorf("%s: larger than %d bytes", name, MaxFile)
 	}
 	return b, nil
+}
+
+// canonical resolves the links in name, inside the root, so that an overlay's entry counts by whichever path a file is
+// reached. Without an overlay there is nothing to look up, and name comes back as it is. What does not exist stays as it is.
+func (d *dir) canonical(name string) string {
+	if d.overlay.empty() || !fs.ValidPath(name) {
+		return name
+	}
+	const mostLinks = 40 // the kernel's own limit
+	done, rest := "", strings.Split(name, "/")
+	for links := 0; len(rest) > 0; {
+		part := rest[0]
+		rest = rest[1:]
+		if part == ".." {
+			done = path.Dir("/" + done)[1:]
+			continue
+		}
+		next := path.Join(done, part)
+		target, err := d.root.Readlink(next)
+		if err != nil || path.IsAbs(target) {
+			done = next
+			continue
+		}
+		if links++; links > mostLinks {
+			return name
+		}
+		rest = append(strings.Split(path.Clean(target), "/"), rest...)
+	}
+	return done
 }
 
 func (d *dir) ReadDir(name string) (names []string, err error) {
@@ -116,7 +146,7 @@ func (d *dir) ReadLink(name string) (string, error) {
 	if !fs.ValidPath(name) {
 		return "", &fs.PathError{Op: "readlink", Path: name, Err: fs.ErrInvalid}
 	}
-	if e := d.overlay.openErr[name]; e != 0 {
+	if e := d.overlay.openErr[d.canonical(path.Dir(name))+"/"+path.Base(name)]; e != 0 {
 		return "", &fs.PathError{Op: "readlink", Path: name, Err: e}
 	}
 	if d.root != nil {
@@ -129,7 +159,7 @@ func (d *dir) Stat(name string) (Node, error) {
 	if !fs.ValidPath(name) {
 		return Node{}, &fs.PathError{Op: "stat", Path: name, Err: fs.ErrInvalid}
 	}
-	if n, ok := d.overlay.nodes[name]; ok {
+	if n, ok := d.overlay.nodes[d.canonical(name)]; ok {
 		return n, nil
 	}
 	var info fs.FileInfo
@@ -156,7 +186,8 @@ func deviceNumbers(rdev uint64) (major, minor uint32) {
 }
 
 func (d *dir) Access(name string) error {
-	if n, ok := d.overlay.nodes[name]; ok && d.overlay.openErr[name] == 0 && n.IsDevice() {
+	real := d.canonical(name)
+	if n, ok := d.overlay.nodes[real]; ok && d.overlay.openErr[real] == 0 && n.IsDevice() {
 		return nil // a captured node without a recorded error could be opened
 	}
 	f, err := d.openFile(name, os.O_RDWR)

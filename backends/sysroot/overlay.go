@@ -23,6 +23,8 @@ type overlay struct {
 	nodes            map[string]Node
 }
 
+func (o overlay) empty() bool { return len(o.openErr)+len(o.readErr)+len(o.nodes) == 0 }
+
 func (c *Captured) readOverlay() error {
 	read := func(name string, parse func([]byte) error) error {
 		b, err := c.ReadFile(name)
@@ -38,8 +40,21 @@ func (c *Captured) readOverlay() error {
 	err := errors.Join(
 		read(ErrorsFile, func(b []byte) (err error) { o.openErr, o.readErr, err = parseErrors(b); return err }),
 		read(NodesFile, func(b []byte) (err error) { o.nodes, err = parseNodes(b); return err }))
+	if err != nil {
+		return err
+	}
 	c.overlay = o
-	return err
+	c.overlay.openErr, c.overlay.readErr, c.overlay.nodes = byRealPath(c, o.openErr), byRealPath(c, o.readErr), byRealPath(c, o.nodes)
+	return nil
+}
+
+// byRealPath names entries by the path they resolve to.
+func byRealPath[T any](c *Captured, entries map[string]T) map[string]T {
+	real := make(map[string]T, len(entries))
+	for name, v := range entries {
+		real[c.canonical(name)] = v
+	}
+	return real
 }
 
 func parseErrors(b []byte) (open, read map[string]syscall.Errno, err error) {

@@ -2,6 +2,7 @@ package sysroot
 
 import (
 	"fmt"
+	"io/fs"
 	"strconv"
 	"strings"
 )
@@ -23,7 +24,7 @@ func ReadUint(fsys FS, name string, base int) (uint64, error) {
 	}
 	v, err := strconv.ParseUint(s, base, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s holds %q, not a number", name, clip(s))
+		return 0, &fs.PathError{Op: "parse", Path: name, Err: fmt.Errorf("%q is not a number", clip(s))}
 	}
 	return v, nil
 }
