@@ -268,7 +268,9 @@ func (f *facts) nodeEvidence(a kfd.Access) string {
 	if f.user.known {
 		var mine []string
 		for _, g := range f.user.groups {
-			mine = append(mine, f.user.groupName(g))
+			if name := f.user.groupName(g); !slices.Contains(mine, name) { // the effective group is listed among the others too
+				mine = append(mine, name)
+			}
 		}
 		s += "; this process is in: " + strings.Join(mine, " ")
 	}
@@ -300,17 +302,27 @@ func checkRender(f *facts) outcome {
 		return f.boxed(bad("no /dev/dri/renderD* node belongs to an AMD GPU")).
 			because("amdgpu made no render node (it did not finish its start), or the container hides it", "see kernel-firmware; in a container --device /dev/dri")
 	}
-	for _, a := range all {
+	masked := 0
+	var first *kfd.Access
+	for i, a := range all {
 		if a.Err == nil {
 			continue
 		}
-		o := bad(f.nodeEvidence(a))
-		if errno := backends.ErrnoOf(a.Err); errno == syscall.ENOENT || errno == syscall.EPERM {
-			return f.boxed(o.because("the render node is missing or masked", "restart udev, or pass /dev/dri into the container"))
+		if errno := backends.ErrnoOf(a.Err); errno != syscall.ENOENT && errno != syscall.EPERM {
+			return bad(f.nodeEvidence(a))
 		}
-		return o
+		masked++
+		if first == nil {
+			first = &all[i]
+		}
 	}
-	return good("")
+	switch {
+	case masked == 0:
+		return good(count(len(all), "render node"))
+	case masked < len(all) && f.box.kind != "": // a container that was given some of the host's GPUs
+		return good(fmt.Sprintf("%s, %d of the host's are masked", count(len(all)-masked, "render node"), masked))
+	}
+	return f.boxed(bad(f.nodeEvidence(*first)).because("the render node is missing or masked", "restart udev, or pass /dev/dri into the container"))
 }
 
 func checkGroups(f *facts) outcome {
