@@ -12,14 +12,9 @@ import "time"
 //
 //go:generate protoc -I ../.. --go_out=../.. --go_opt=module=hearth --go-grpc_out=../.. --go-grpc_opt=module=hearth engine/enginepb/worker.proto
 
-// Exit codes of hearth-engine that tell the supervisor more than "it died".
-const (
-	// ExitBackendFault: llama.cpp reported a compute or allocation failure (llama_decode below -1). The backend's state
-	// is unknown afterwards, so the worker leaves and a fresh one starts.
-	ExitBackendFault = 81
-	// ExitLost: the supervisor's connection ended, so nobody needs this worker any more.
-	ExitLost = 82
-)
+// ExitBackendFault is hearth-engine's exit code when llama.cpp reported a compute or allocation failure
+// (llama_decode below -1). The backend's state is unknown afterwards, so the worker leaves and a fresh one starts.
+const ExitBackendFault = 81
 
 // MaxMessageBytes bounds one message in either direction. The largest are a 128k-token prompt (1 MiB of text) and an
 // embedding reply of 2048 inputs with 4096 values (32 MiB).
