@@ -46,7 +46,7 @@ type model struct {
 	faults   int // of all plans
 	onPlan   int // faults of the current plan
 	falls    int
-	row      int   // crashes in a row
+	row      int           // crashes in a row
 	err      *engine.Error // why it failed
 	lastErr  string
 	stderr   string

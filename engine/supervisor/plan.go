@@ -82,6 +82,8 @@ func environment(base []string, plan *Plan, cmd *Command) []string {
 	}
 	// ggml would start gdb for a backtrace when it aborts, which takes seconds and sometimes hangs.
 	set("GGML_NO_BACKTRACE=1")
+	// A dying Go program prints the stack of every goroutine, which would push ggml's last words out of the kept stderr.
+	set("GOTRACEBACK=single")
 	if plan.Spec.Backend != "cpu" && plan.Spec.Backend != "" && plan.Spec.GPULayers != 0 {
 		// With the layers on a GPU the OpenMP team only waits; spinning it would take cores from everybody.
 		set("OMP_WAIT_POLICY=passive")

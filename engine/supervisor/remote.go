@@ -24,7 +24,7 @@ type remote struct {
 	gone   chan struct{}
 
 	mu     sync.Mutex // one sender at a time
-	stream grpc.BidiStreamingClient[enginepb.ClientFrame, enginepb.WorkerFrame]
+	stream enginepb.Worker_ServeClient
 }
 
 // dial connects to a worker's socket. The folder's mode keeps other users out, so the connection needs no secret.

@@ -96,7 +96,7 @@ func (e exit) fault() bool {
 	return e.code == enginepb.ExitBackendFault || e.code == 2
 }
 
-// String says what happened, with the last line of stderr.
+// String says what happened, with the last words on stderr.
 func (e exit) String() string {
 	var s string
 	switch {
@@ -111,15 +111,29 @@ func (e exit) String() string {
 	default:
 		s = fmt.Sprintf("exited with status %d", e.code)
 	}
-	if line := lastLine(e.stderr); line != "" {
+	if line := lastWords(e.stderr); line != "" {
 		s += ": " + line
 	}
 	return s
 }
 
-// lastLine is the last line of text that says anything, at most 300 bytes of it.
-func lastLine(text string) string {
-	text = strings.TrimRight(text, " \t\r\n")
-	line := strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:])
-	return line[:min(len(line), 300)]
+// lastWords is the line of a dying program's stderr that says why: the last one before Go's own crash report, or that
+// report's headline when it is about Go. At most 300 bytes.
+func lastWords(text string) string {
+	last := ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		headline := strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ")
+		trace := strings.HasPrefix(line, "SIG") && strings.Contains(line, ": ") || strings.HasPrefix(line, "goroutine ")
+		if trace && last != "" {
+			break
+		}
+		if line != "" {
+			last = line
+		}
+		if headline {
+			break
+		}
+	}
+	return last[:min(len(last), 300)]
 }
