@@ -145,11 +145,11 @@ func (b *Builder) AddPlugins(dir string, inManifest func(file string) string) er
 		if kind != bundle.KindHIP {
 			continue
 		}
-		targets, err := GFXTargets(file)
+		targets, note, err := GFXTargets(file)
 		if err != nil {
-			b.Manifest.GFXNote = err.Error()
+			return err
 		}
-		b.Manifest.GFXTargets = targets
+		b.Manifest.GFXTargets, b.Manifest.GFXNote = targets, note
 	}
 	if !slices.ContainsFunc(b.Manifest.Plugins, func(p bundle.Plugin) bool { return p.Kind == bundle.KindCPU }) {
 		return fmt.Errorf("no CPU plugin (libggml-cpu*.so) in %s", dir)
