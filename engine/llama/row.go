@@ -256,9 +256,6 @@ func (r *Row) seen(n int) (toks, counts []C.int32_t) {
 // Token is the last sampled token, NullToken before the first.
 func (r *Row) Token() Token { return Token(r.h.token) }
 
-// Prob is its probability among the candidates that were left to draw from.
-func (r *Row) Prob() float32 { return float32(r.h.prob) }
-
 // Logprob is its log-probability by the model's own logits, NaN unless asked for.
 func (r *Row) Logprob() float32 { return float32(r.h.logprob) }
 

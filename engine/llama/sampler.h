@@ -40,7 +40,6 @@ typedef struct hs_row {
     int32_t  status; // HS_OK, HS_FAILED: no finite logit, or another HS code
     int32_t  token;
     float    logprob; // of token, by the unedited logits; NaN without n_logprobs
-    float    prob;    // of token among the final candidates
     int32_t  n_top, cap_top;
     int32_t *top_tok; // likeliest first
     float   *top_logprob;

@@ -15,6 +15,11 @@ struct cand {
     float   logit;
 };
 
+struct weighed {
+    cand  c;
+    float e; // exp of the logit over the maximum
+};
+
 // One thread's working memory; it grows to what the rows need and stays.
 struct scratch {
     scratch(int n_vocab, const kernels *kern);
@@ -26,9 +31,10 @@ struct scratch {
     std::vector<float>   order;  // copy of maxima to select in
     std::vector<int32_t> idx;    // one block's hits
     std::vector<cand>    cands;
+    std::vector<weighed> heavy; // candidates with their mass
     std::vector<cand>    saved; // raw logits under the edits
     std::vector<float>   vals, exps;
-    std::vector<double>  sums; // per block
+    std::vector<double>  bounds; // running sums over blocks
     std::vector<float>   masked; // a row with only the allowed tokens left
     std::vector<char>    chain; // llama_token_data of the whole vocabulary
 };
@@ -47,7 +53,7 @@ int32_t distribution(scratch &s, hs_row *r, float *x, int32_t cap, int32_t *tok,
 // shim_sample.cpp: leaves what r->chain keeps of the edited row in s.cands, temperature
 // included. HS_RANGE for mirostat, which selects instead.
 int chain_filter(scratch &s, hs_row *r, const float *x, uint64_t seed);
-// shim_sample.cpp: runs r->chain over the edited row with the draws of a seed; sets token and prob. An HS code.
+// shim_sample.cpp: runs r->chain over the edited row with the draws of a seed; sets its token. An HS code.
 int chain_sample(scratch &s, hs_row *r, const float *x, uint64_t seed);
 
 } // namespace hs

@@ -139,7 +139,6 @@ int hs::chain_sample(scratch &s, hs_row *r, const float *x, uint64_t row_seed) {
         if (r->chain->selects) {
             if (a.selected < 0 || (size_t) a.selected >= a.size) return HS_FAILED;
             r->token = a.data[a.selected].id;
-            r->prob  = a.data[a.selected].p;
             return HS_OK;
         }
         if (keep(s, a) != HS_OK) return HS_FAILED;
@@ -152,7 +151,6 @@ int hs::chain_sample(scratch &s, hs_row *r, const float *x, uint64_t row_seed) {
             double e = std::exp((double) c.logit - m);
             if (e <= 0) continue;
             r->token = c.tok;
-            r->prob  = (float) (e / total);
             cum += e;
             if (cum > left) break;
         }
