@@ -254,3 +254,15 @@ func (v Value) walk(f func(name string, raw jsontext.Value)) error {
 		f(name, v.Raw[end-int64(len(raw)):end])
 	}
 }
+
+// FirstKind returns the kind of an array's first element, or 0 when it is empty.
+func (v Value) FirstKind() (jsontext.Kind, error) {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(v.Raw), decodeOptions()...)
+	if _, err := dec.ReadToken(); err != nil {
+		return 0, syntaxError(v.Raw, err)
+	}
+	if k := dec.PeekKind(); k != ']' {
+		return k, nil
+	}
+	return 0, nil
+}
