@@ -6,6 +6,7 @@ require (
 	github.com/ardanlabs/jinja v1.12.0
 	github.com/gin-gonic/gin v1.12.0
 	github.com/prometheus/client_golang v1.25.0
+	go.uber.org/goleak v1.3.0
 )
 
 require (
