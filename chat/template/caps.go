@@ -49,10 +49,13 @@ func (t *Template) probe() Caps {
 	system := Message{Role: "system", Content: probeSystem}
 	talk := func(m ...Message) Input { return Input{Messages: m} }
 
-	caps := Caps{Developer: strings.Contains(t.source, "developer")}
+	caps := Caps{}
 	parts := Caps{ContentParts: true}
 	caps.ContentParts = !shows(caps, talk(user), probeUser) && shows(parts, talk(user), probeUser)
 	caps.System = shows(caps, talk(system, user), probeSystem, probeUser)
+	// Templates that print any role by its name show a developer's message too, but no model was trained on that.
+	developer := Message{Role: "developer", Content: probeSystem}
+	caps.Developer = strings.Contains(t.source, "developer") && shows(caps, talk(developer, user), probeSystem, probeUser)
 	late := Message{Role: "system", Content: probeLate}
 	caps.LateSystem = caps.System && shows(caps, talk(system, user, assistant, late, user), probeSystem, probeLate)
 	caps.Repeats = shows(caps, talk(Message{Role: "user", Content: probeLate}, user), probeLate, probeUser)
