@@ -29,6 +29,10 @@ const (
 )
 
 func (t *Template) probe() Caps {
+	// Probes are tiny, so a template that is slow on them is not fit for use; finding that out must not take long.
+	t = &Template{source: t.source, code: t.code, budget: t.budget}
+	t.budget.Steps = min(t.budget.Steps, 20_000)
+	t.budget.Time = min(t.budget.Time, 250*time.Millisecond)
 	// No text of ours contains a special token, so the plain render is the whole truth.
 	shows := func(caps Caps, in Input, want ...string) bool {
 		in.AddGenerationPrompt = true
