@@ -183,10 +183,18 @@ func (s *Service) start(ctx context.Context, m Model, cfg *batch.Config, info *e
 		return nil, err
 	}
 	info.Features = append(info.Features, features...)
-	if err := warmUp(ctx, m, *cfg, func(f float64) { progress("warm-up", f) }); err != nil {
+	costs, err := warmUp(ctx, m, *cfg, func(f float64) { progress("warm-up", f) })
+	if err != nil {
 		return nil, err
 	}
-	return newLoop(m, *cfg, s.log)
+	l, err := newLoop(m, *cfg, s.log)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range costs {
+		l.sched.Prime(c.shape, c.span, c.duration)
+	}
+	return l, nil
 }
 
 // ready returns the loaded model, or KindUnavailable.

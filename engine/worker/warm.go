@@ -16,26 +16,45 @@ const warmUpLimit = 60 * time.Second
 // warmUp decodes every shape that the planner will use once, because backends compile pipelines and allocate buffers at
 // the first use of a shape: up to 10 s that would otherwise land in somebody's first request. Backends that compute
 // on the CPU have nothing to compile: one small step pages the weights in, which is what it is for there.
-func warmUp(ctx context.Context, m Model, cfg batch.Config, progress func(float64)) error {
+//
+// It returns what each shape took when it ran a second time, which teaches the scheduler's cost model.
+func warmUp(ctx context.Context, m Model, cfg batch.Config, progress func(float64)) ([]warmed, error) {
 	shapes := batch.WarmupShapes(cfg)
 	if !m.Async() {
 		shapes = []batch.Shape{{Decode: 1}}
 	}
 	deadline := time.Now().Add(warmUpLimit)
+	var out []warmed
 	for i, s := range shapes {
 		progress(float64(i) / float64(len(shapes)))
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 		if time.Now().After(deadline) {
 			break
 		}
-		if err := runShape(m, s); err != nil {
-			return fmt.Errorf("warm up %d decode and %d prefill rows: %w", s.Decode, s.Prefill, err)
+		for again := range 2 {
+			began := time.Now()
+			if err := runShape(m, s); err != nil {
+				return nil, fmt.Errorf("warm up %d decode and %d prefill rows: %w", s.Decode, s.Prefill, err)
+			}
+			if again == 1 {
+				out = append(out, warmed{s, max(s.Decode, 1) + s.Prefill, time.Since(began)})
+			}
+			if !m.Async() {
+				break // nothing was compiled, and start-up time counts
+			}
 		}
 	}
 	progress(1)
-	return m.Clear()
+	return out, m.Clear()
+}
+
+// warmed is a shape's cost: span cells in use, duration of a run with everything compiled.
+type warmed struct {
+	shape    batch.Shape
+	span     int
+	duration time.Duration
 }
 
 // runShape decodes one step of a shape on an empty memory.
