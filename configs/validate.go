@@ -39,7 +39,31 @@ func (c *Config) Validate() error {
 			return &FieldError{Key: "server.origins", Reason: fmt.Sprintf("%q is no origin, such as https://chat.example", o)}
 		}
 	}
+	if s := c.Client.Server; s != "" {
+		if u, err := url.Parse(s); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return &FieldError{Key: "client.server", Reason: fmt.Sprintf("%q is no address, such as http://127.0.0.1:9595", s)}
+		}
+	}
 	return c.validateNumbers()
+}
+
+// ServerURL is where commands find the server: client.server, or the first of listen with a wildcard address replaced by
+// the loopback one of its family.
+func (c *Config) ServerURL() string {
+	if c.Client.Server != "" {
+		return strings.TrimRight(c.Client.Server, "/")
+	}
+	host, port, err := net.SplitHostPort(c.Listen[0])
+	if err != nil {
+		return "http://" + c.Listen[0] // Validate has checked it
+	}
+	switch host {
+	case "", "0.0.0.0":
+		host = "127.0.0.1"
+	case "::":
+		host = "::1"
+	}
+	return "http://" + net.JoinHostPort(host, port)
 }
 
 // maxSocketPath is sun_path's size on Linux less the final zero.
