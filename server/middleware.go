@@ -77,6 +77,10 @@ func (s *Server) finish(c *gin.Context, info *api.Request) {
 	}
 	s.metrics.Request(route, status)
 	level := slog.LevelInfo
+	switch route {
+	case "/health", "/v1/health", "/ready", "/v1/ready", "/metrics":
+		level = slog.LevelDebug // probes come every few seconds
+	}
 	attrs := []slog.Attr{
 		slog.String("id", info.ID), slog.String("method", c.Request.Method), slog.String("path", c.Request.URL.Path),
 		slog.Int("status", status), slog.Duration("took", time.Since(info.Start)), slog.Int("bytes", max(c.Writer.Size(), 0)),

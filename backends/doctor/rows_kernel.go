@@ -370,6 +370,9 @@ func checkTopology(f *facts) outcome {
 	if len(missing) == 0 {
 		return good(count(len(f.gpuNodes()), "GPU node"))
 	}
+	if f.box.kind != "" && len(f.gpuNodes()) > 0 {
+		return good(count(len(f.gpuNodes()), "GPU node") + ", the container masks others")
+	}
 	o := bad("no KFD node for " + strings.Join(missing, ", "))
 	if len(f.gpuNodes()) > 0 || covered { // something is left to run on
 		o.status = Warn
@@ -457,7 +460,7 @@ func checkPCIe(f *facts) outcome {
 func checkIOMMU(f *facts) outcome {
 	discrete := 0
 	for _, d := range f.devices {
-		if d.Kind == backends.KindDiscrete {
+		if d.Kind == backends.KindDiscrete && d.RenderNode != "" {
 			discrete++
 		}
 	}

@@ -74,7 +74,7 @@ func vulkanRows() []row {
 		},
 		{
 			id: "vulkan-choice", layer: l, title: "the Vulkan driver in use is new enough", needs: []string{"vulkan-driver"}, run: checkVkChoice,
-			cause:  "Mesa before 23.3 (25.0 for RDNA4) has no cooperative matrices: prefill is several times slower",
+			cause:  "Mesa before 23.3 (25.0 for RDNA4) has no cooperative matrices: prefill is slow",
 			fix:    "HEARTH_MESA=ON make engine (62 MB), or a newer Mesa",
 			source: "Mesa release notes; ggml-vulkan",
 		},
@@ -115,7 +115,7 @@ func vulkanRows() []row {
 		},
 		{
 			id: "vulkan-matrix", layer: l, title: "the driver offers matrix instructions", needs: []string{idGPU, "vulkan-driver", "vulkan-start"}, run: checkVkMatrix,
-			cause:  "the driver hides the GPU's matrix instructions: prefill is several times slower",
+			cause:  "the driver hides the GPU's matrix instructions: prefill is slow",
 			fix:    "Mesa 23.3 or newer, 25.0 for RDNA4 (vulkan_driver: bundle)",
 			source: "ggml-vulkan's device line",
 		},

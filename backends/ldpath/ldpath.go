@@ -133,7 +133,11 @@ func (p Path) Find(soname string) string {
 func (p Path) Match(pattern string) []string {
 	var out []string
 	for _, d := range p.dirs {
-		out = append(out, p.glob(d+"/"+pattern)...)
+		for _, f := range p.glob(d + "/" + pattern) {
+			if _, err := p.fsys.Stat(f); err == nil { // not a dangling link
+				out = append(out, f)
+			}
+		}
 	}
 	return out
 }

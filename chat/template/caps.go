@@ -29,6 +29,10 @@ const (
 )
 
 func (t *Template) probe() Caps {
+	// Probes are tiny, so a template that is slow on them is not fit for use; finding that out must not take long.
+	t = &Template{source: t.source, code: t.code, budget: t.budget}
+	t.budget.Steps = min(t.budget.Steps, 20_000)
+	t.budget.Time = min(t.budget.Time, 250*time.Millisecond)
 	// No text of ours contains a special token, so the plain render is the whole truth.
 	shows := func(caps Caps, in Input, want ...string) bool {
 		in.AddGenerationPrompt = true
@@ -49,10 +53,13 @@ func (t *Template) probe() Caps {
 	system := Message{Role: "system", Content: probeSystem}
 	talk := func(m ...Message) Input { return Input{Messages: m} }
 
-	caps := Caps{Developer: strings.Contains(t.source, "developer")}
+	caps := Caps{}
 	parts := Caps{ContentParts: true}
 	caps.ContentParts = !shows(caps, talk(user), probeUser) && shows(parts, talk(user), probeUser)
 	caps.System = shows(caps, talk(system, user), probeSystem, probeUser)
+	// Templates that print any role by its name show a developer's message too, but no model was trained on that.
+	developer := Message{Role: "developer", Content: probeSystem}
+	caps.Developer = strings.Contains(t.source, "developer") && shows(caps, talk(developer, user), probeSystem, probeUser)
 	late := Message{Role: "system", Content: probeLate}
 	caps.LateSystem = caps.System && shows(caps, talk(system, user, assistant, late, user), probeSystem, probeLate)
 	caps.Repeats = shows(caps, talk(Message{Role: "user", Content: probeLate}, user), probeLate, probeUser)

@@ -63,16 +63,15 @@ func DecodeObject(data []byte) (*Object, error) {
 		return nil, badJSON("it is empty, a JSON object is needed", nil)
 	}
 	dec := jsontext.NewDecoder(bytes.NewReader(data), decodeOptions()...)
-	raw, err := dec.ReadValue()
-	if err != nil {
+	if err := dec.SkipValue(); err != nil {
 		return nil, syntaxError(data, err)
 	}
 	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
 		at := dec.InputOffset()
 		return nil, badJSON(fmt.Sprintf("there is something behind the object, at byte %d", at), nil)
 	}
-	if raw.Kind() != '{' {
-		return nil, badJSON("it must be an object, got "+kindName(raw.Kind()), nil)
+	if kind := jsontext.Value(trimmed).Kind(); kind != '{' {
+		return nil, badJSON("it must be an object, got "+kindName(kind), nil)
 	}
 	return Value{Raw: trimmed}.Object()
 }

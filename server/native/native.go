@@ -93,7 +93,7 @@ func (a *API) ready(c *gin.Context) error {
 		status = http.StatusServiceUnavailable
 		c.Header("Retry-After", "1")
 	}
-	c.JSON(status, reply)
+	c.PureJSON(status, reply)
 	return nil
 }
 
@@ -103,6 +103,6 @@ func (a *API) serveMetrics(c *gin.Context) error {
 }
 
 func (a *API) version(c *gin.Context) error {
-	c.JSON(http.StatusOK, gin.H{"version": a.cfg.Version})
+	c.PureJSON(http.StatusOK, gin.H{"version": a.cfg.Version})
 	return nil
 }

@@ -33,7 +33,7 @@ type psModel struct {
 	FallbackReason string    `json:"fallback_reason,omitempty"`
 	PID            int       `json:"pid"`
 	Restarts       int       `json:"restarts"`
-	LoadedAt       time.Time `json:"loaded_at"`
+	LoadedAt       time.Time `json:"loaded_at,omitzero"`
 	CellsUsed      int       `json:"cells_used"`
 	CellsCached    int       `json:"cells_cached"`
 	CellsTotal     int       `json:"cells_total"`
@@ -74,7 +74,7 @@ func (a *API) ps(c *gin.Context) error {
 		}
 		rows = append(rows, row)
 	}
-	c.JSON(http.StatusOK, gin.H{"models": rows})
+	c.PureJSON(http.StatusOK, gin.H{"models": rows})
 	return nil
 }
 
@@ -119,7 +119,7 @@ func (a *API) stop(c *gin.Context) error {
 	if err := a.cfg.Models.Stop(c.Request.Context(), name); err != nil {
 		return err
 	}
-	c.JSON(http.StatusOK, gin.H{"model": name, "state": "stopped"})
+	c.PureJSON(http.StatusOK, gin.H{"model": name, "state": "stopped"})
 	return nil
 }
 
@@ -147,7 +147,7 @@ func (a *API) props(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	c.JSON(http.StatusOK, gin.H{
+	c.PureJSON(http.StatusOK, gin.H{
 		"default_generation_settings": gin.H{"n_ctx": s.Info.Context},
 		"total_slots":                 s.Info.MaxSequences,
 		"model_alias":                 s.Name,
@@ -187,7 +187,7 @@ func (a *API) slots(c *gin.Context) error {
 	if c.Query("fail_on_no_slot") != "" && s.Stats.Running >= s.Info.MaxSequences {
 		return &engine.Error{Kind: engine.KindUnavailable, Message: "all sequences are busy"}
 	}
-	c.JSON(http.StatusOK, out)
+	c.PureJSON(http.StatusOK, out)
 	return nil
 }
 
