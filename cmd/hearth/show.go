@@ -31,9 +31,10 @@ type memoryAt struct {
 
 func (a *app) showCmd() *cobra.Command {
 	return a.jsonFlag(&cobra.Command{
-		Use:   "show MODEL",
-		Short: "describe a model and the memory it needs",
-		Args:  args(cobra.ExactArgs(1)),
+		Use:               "show MODEL",
+		ValidArgsFunction: a.completeModels(1),
+		Short:             "describe a model and the memory it needs",
+		Args:              args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			cfg, err := a.config(cmd)
 			if err != nil {
