@@ -85,7 +85,7 @@ var toys struct {
 
 func toyPath(t testing.TB, s toygguf.Spec) string {
 	t.Helper()
-	path := filepath.Join(toys.dir, fmt.Sprintf("%s-%d-%d-%d-%d-%d-%g.gguf", s.Kind, s.Vocab, s.SWA, s.Pooling, s.Layers, s.Embd, s.LogitScale))
+	path := filepath.Join(toys.dir, fmt.Sprintf("%s-%d-%d-%d-%d-%d-%d-%g.gguf", s.Kind, s.Context, s.Vocab, s.SWA, s.Pooling, s.Layers, s.Embd, s.LogitScale))
 	toys.mu.Lock()
 	defer toys.mu.Unlock()
 	if _, err := os.Stat(path); err == nil {
