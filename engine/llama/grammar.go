@@ -6,6 +6,7 @@ import "C"
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"unsafe"
 )
@@ -91,19 +92,51 @@ func checkGBNF(text string) error {
 	case strings.IndexByte(text, 0) >= 0:
 		return fail("new grammar", ErrGrammar, "NUL byte")
 	}
+	return checkNesting(text)
+}
+
+// checkNesting walks the grammar outside of literals, classes and comments. It
+// bounds the nesting of parentheses and refuses {m,n} with n below m, over
+// which llama.cpp's parser loops for ever.
+func checkNesting(text string) error {
 	depth := 0
-	for i := range len(text) { // brackets inside literals count too: a bound need not be exact
+	for i := 0; i < len(text); i++ {
 		switch text[i] {
+		case '"':
+			i = skipTo(text, i+1, '"')
+		case '[':
+			i = skipTo(text, i+1, ']')
+		case '#':
+			i = skipTo(text, i+1, '\n')
 		case '(':
-			depth++
+			if depth++; depth > maxGrammarDepth {
+				return fail("new grammar", ErrGrammar, fmt.Sprintf("nested deeper than %d", maxGrammarDepth))
+			}
 		case ')':
 			depth = max(0, depth-1)
-		}
-		if depth > maxGrammarDepth {
-			return fail("new grammar", ErrGrammar, fmt.Sprintf("nested deeper than %d", maxGrammarDepth))
+		case '{':
+			end := skipTo(text, i+1, '}')
+			low, high, both := strings.Cut(text[i+1:end], ",")
+			m, errM := strconv.ParseUint(strings.TrimSpace(low), 10, 32)
+			n, errN := strconv.ParseUint(strings.TrimSpace(high), 10, 32)
+			open := both && strings.TrimSpace(high) == ""
+			if errM != nil || both && !open && (errN != nil || n < m) {
+				return fail("new grammar", ErrGrammar, fmt.Sprintf("repetition {%.20s}", text[i+1:end]))
+			}
+			i = end
 		}
 	}
 	return nil
+}
+
+// skipTo returns the index of the next unescaped stop from i on, or the text's length.
+func skipTo(text string, i int, stop byte) int {
+	for ; i < len(text) && text[i] != stop; i++ {
+		if text[i] == '\\' {
+			i++
+		}
+	}
+	return min(i, len(text))
 }
 
 // Close frees the grammar.

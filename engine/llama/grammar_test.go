@@ -101,6 +101,8 @@ func TestGrammarErrors(t *testing.T) {
 		"deep":           {GBNF: "root ::= " + strings.Repeat("(", 100000) + `"a"` + strings.Repeat(")", 100000)},
 		"huge":           {GBNF: `root ::= "` + strings.Repeat("a", 2<<20) + `"`},
 		"repetition":     {GBNF: `root ::= "a"{100000000}`},
+		"backwards":      {GBNF: `root ::= "x"{22,5}`}, // llama.cpp's parser never returns from this one
+		"unclosed":       {GBNF: `root ::= "x"{2`},
 		"bad pattern":    {GBNF: `root ::= "a"`, Lazy: true, Patterns: []string{"("}},
 	} {
 		g, err := m.NewGrammar(p)
@@ -115,6 +117,13 @@ func TestGrammarErrors(t *testing.T) {
 	}
 	if _, err := m.NewGrammar(llama.GrammarParams{GBNF: `root ::= "a"`, Tokens: []llama.Token{9999}}); !errors.Is(err, llama.ErrRange) {
 		t.Errorf("trigger outside the vocabulary: %v", err)
+	}
+	for _, text := range []string{`root ::= "x"{2} "y"{0,} "z"{1,3}`, `root ::= "{9,1}" [{9,1}]`, "root ::= \"a\" # {9,1} ((("} {
+		if ok, err := m.NewGrammar(llama.GrammarParams{GBNF: text}); err != nil {
+			t.Errorf("%s: %v", text, err)
+		} else {
+			ok.Close()
+		}
 	}
 	g := newGrammar(t, llama.GrammarParams{GBNF: `root ::= "a"`})
 	if _, err := g.Allows(-1); !errors.Is(err, llama.ErrRange) {
