@@ -139,6 +139,27 @@ func TestGrammarErrors(t *testing.T) {
 	}
 }
 
+// llama.cpp's check allows a token here that its accept throws over, and its
+// next step would abort: the grammar must be dead afterwards, and nothing else.
+func TestGrammarDiesAlone(t *testing.T) {
+	g := newGrammar(t, llama.GrammarParams{GBNF: `root ::= " " <[300]>`})
+	if !allows(t, g, 300) {
+		t.Skip("llama.cpp's check and accept agree now")
+	}
+	if err := g.Accept(300); !errors.Is(err, llama.ErrGrammar) {
+		t.Fatalf("accept: %v", err)
+	}
+	if _, err := g.Allows(300); !errors.Is(err, llama.ErrGrammar) {
+		t.Errorf("check afterwards: %v", err)
+	}
+	if err := g.Accept(300); !errors.Is(err, llama.ErrGrammar) {
+		t.Errorf("accept afterwards: %v", err)
+	}
+	if _, err := g.Clone(); !errors.Is(err, llama.ErrGrammar) {
+		t.Errorf("clone afterwards: %v", err)
+	}
+}
+
 // Resample draws as if the grammar had masked the vocabulary first.
 func TestResampleEqualsMaskFirst(t *testing.T) {
 	m := dense(t)
