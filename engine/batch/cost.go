@@ -1,9 +1,6 @@
 package batch
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // buckets are the row counts to which decode-only steps are padded, so that the backend meets few shapes.
 var buckets = [...]int{1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256}
@@ -21,17 +18,19 @@ func bucketOf(n int) int {
 // costModel predicts how long a step takes: t = a(bucket) + d(bucket)*span for its decode rows, and
 // b + c*P + e*P*depth for P prefill rows at a depth. Both are fitted online from measured steps. Seconds inside.
 type costModel struct {
-	decode [len(buckets)]rls // over {1, span/1024}
+	decode [len(buckets)]rls // over {1, (span-origin)/1024}
+	origin [len(buckets)]int // span of the first observation: what does not vary must not look like a slope
 	alone  rls               // prefill of a step without decode rows, over {1, P/256, P/256*depth/1024}
 	beside rls               // what prefill rows add to a step with decode rows
+	most   int               // prefill rows of the largest step seen
 }
 
 func newCostModel() costModel {
 	var m costModel
 	for i := range m.decode {
-		m.decode[i] = newRLS(2)
+		m.decode[i] = newRLS(1e3, 10)
 	}
-	m.alone, m.beside = newRLS(3), newRLS(3)
+	m.alone, m.beside = newRLS(1e3, 1e3, 10), newRLS(1e3, 1e3, 10)
 	return m
 }
 
@@ -43,7 +42,9 @@ type load struct {
 	depth    int // of the prefill rows, mean over rows
 }
 
-func decodeFeatures(l load) [3]float64 { return [3]float64{1, float64(l.span) / 1024} }
+func (m *costModel) decodeFeatures(bucket int, l load) [3]float64 {
+	return [3]float64{1, float64(l.span-m.origin[bucket]) / 1024}
+}
 
 func prefillFeatures(l load) [3]float64 {
 	p := float64(l.prefills) / 256
@@ -53,13 +54,18 @@ func prefillFeatures(l load) [3]float64 {
 // observe learns from a step that took d.
 func (m *costModel) observe(l load, d time.Duration) {
 	t := d.Seconds()
+	m.most = max(m.most, l.prefills)
 	switch {
 	case l.decodes > 0 && l.prefills > 0:
 		if base := m.decodeTime(l); base > 0 {
 			m.beside.observe(prefillFeatures(l), max(0, t-base))
 		}
 	case l.decodes > 0:
-		m.decode[bucketOf(l.decodes)].observe(decodeFeatures(l), t)
+		b := bucketOf(l.decodes)
+		if m.decode[b].n == 0 {
+			m.origin[b] = l.span
+		}
+		m.decode[b].observe(m.decodeFeatures(b, l), t)
 	case l.prefills > 0:
 		m.alone.observe(prefillFeatures(l), t)
 	}
@@ -74,7 +80,7 @@ func (m *costModel) decodeTime(l load) float64 {
 	for d := 0; d < len(buckets); d++ {
 		for _, i := range [2]int{b + d, b - d} {
 			if i >= 0 && i < len(buckets) && m.decode[i].n > 0 {
-				return m.decode[i].predict(decodeFeatures(l))
+				return m.decode[i].predict(m.decodeFeatures(i, l))
 			}
 		}
 	}
@@ -107,7 +113,8 @@ func (m *costModel) predict(l load) time.Duration {
 	return time.Duration(t * float64(time.Second))
 }
 
-// prefillWithin returns how many prefill rows at a depth fit into slack beside the given decode rows; ok is false when nothing is known.
+// prefillWithin returns how many prefill rows at a depth fit into slack beside the given decode rows; ok is false when
+// nothing is known. It does not trust the model beyond twice the rows that it has seen in one step.
 func (m *costModel) prefillWithin(slack time.Duration, decodes, depth int) (n int, ok bool) {
 	p := m.prefillModel(decodes)
 	if p == nil {
@@ -118,10 +125,31 @@ func (m *costModel) prefillWithin(slack time.Duration, decodes, depth int) (n in
 	switch {
 	case room <= 0:
 		return 0, true
-	case perRow <= 0 || room/perRow > math.MaxInt32:
-		return math.MaxInt32, true
+	case perRow <= 0 || room/perRow > float64(2*m.most):
+		return 2 * m.most, true
 	}
 	return int(room / perRow), true
+}
+
+// cellTime returns the predicted decode step and what one more cell of span costs in it, in seconds; 0: unknown.
+func (m *costModel) cellTime(l load) (step, perCell float64) {
+	b := bucketOf(l.decodes)
+	for d := range buckets {
+		for _, i := range [2]int{b + d, b - d} {
+			if i >= 0 && i < len(buckets) && m.decode[i].n > 1 && m.decode[i].w[1] > 0 {
+				return m.decodeTime(l), m.decode[i].w[1] / 1024
+			}
+		}
+	}
+	return 0, 0
+}
+
+// perToken is what a prefill token at a depth costs in a large chunk, in seconds; 0: unknown.
+func (m *costModel) perToken(depth int) float64 {
+	if p := m.prefillModel(0); p != nil {
+		return max(0, (p.w[1]+p.w[2]*float64(depth)/1024)/256)
+	}
+	return 0
 }
 
 // prefillRate is prefill tokens per second at no depth, 0: unknown.
@@ -151,10 +179,11 @@ const (
 	outlier = 4.0
 )
 
-func newRLS(k int) rls {
-	r := rls{k: k}
-	for i := range k {
-		r.p[i][i] = 1e3
+// newRLS starts with weights 0; the priors say how far from it each is expected, squared, in units of the noise.
+func newRLS(priors ...float64) rls {
+	r := rls{k: len(priors)}
+	for i, p := range priors {
+		r.p[i][i] = p
 	}
 	return r
 }

@@ -50,6 +50,7 @@ type run struct {
 	skip      uint64 // step in which admission passed it over
 	match     prefix.Match
 	matched   uint64 // tree version of match, 0: never
+	followed  uint64 // arrival number of the job that it last waited for
 	boost     engine.Priority
 	stop      int32 // a follower starts from exactly this length, where the prefill must stop (Recurrent, Window); 0: none
 	take      int32 // rows in the step that is planned

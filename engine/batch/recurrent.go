@@ -12,28 +12,26 @@ func (s *Scheduler) stopOf(r *run) int32 {
 	if !s.cfg.Recurrent {
 		return stop
 	}
-	if m := s.mark(r); m > r.have {
+	if m := s.mark(r, r.have+1); m > 0 {
 		stop = min(stop, m)
 	}
 	return stop
 }
 
-// mark is the next length at which a checkpoint of r's prompt is wanted, r.have included; -1: none. Without the
-// caller's marks it is one token before the prompt's end, from where the same prompt and every continuation can start.
-func (s *Scheduler) mark(r *run) int32 {
+// mark is the next length, from on, at which a checkpoint of r's prompt is wanted; -1: none. The last one is one token
+// before the prompt's end, from where the same prompt and every continuation can start.
+func (s *Scheduler) mark(r *run, from int32) int32 {
 	n := int32(len(r.job.Prompt))
-	if !r.job.Cache || s.cfg.NoCopy || r.have >= n {
+	from = max(from, minKeep)
+	if !r.job.Cache || s.cfg.NoCopy || from > n-1 {
 		return -1
 	}
 	for _, m := range r.job.Marks {
-		if m := int32(m); m >= max(r.have, minKeep) && m < n-1 {
+		if m := int32(m); m >= from && m < n-1 {
 			return m
 		}
 	}
-	if n-1 >= max(r.have, minKeep) {
-		return n - 1
-	}
-	return -1
+	return n - 1
 }
 
 // checkpoints keeps the states of prefilling runs that are at a mark, or where another choice diverges.
@@ -42,7 +40,7 @@ func (s *Scheduler) checkpoints() {
 		if r == nil || r.state != statePrefill || r.have < minKeep || !s.tree.Holds(int(r.id)) {
 			continue
 		}
-		if (r.have == s.mark(r) || (r.have == r.stop && len(s.waiting) > 0)) && r.have > r.cached {
+		if (r.have == s.mark(r, r.have) || (r.have == r.stop && len(s.waiting) > 0)) && r.have > r.cached {
 			s.checkpoint(r)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -15,7 +16,7 @@ type Bundle struct {
 	Manifest
 	Dir string // absolute, symbolic links resolved
 
-	extra []string // library folders added by WithLibraryPath
+	first, last []string // library folders around the bundle's own
 }
 
 // Load reads the bundle in dir. It fails with fs.ErrNotExist when there is no manifest and with ErrManifest when
@@ -82,17 +83,24 @@ func (b Bundle) Path(p string) string {
 
 // LibraryDirs are the absolute folders in which the bundle's libraries are looked up, in order.
 func (b Bundle) LibraryDirs() []string {
-	dirs := make([]string, 0, len(b.LibraryPath)+len(b.extra))
+	dirs := slices.Clone(b.first)
 	for _, d := range b.LibraryPath {
 		dirs = append(dirs, b.Path(d))
 	}
-	return append(dirs, b.extra...)
+	return append(dirs, b.last...)
 }
 
-// WithLibraryPath returns a copy of the bundle whose commands also look for libraries in dirs, after its own. Tests
-// use it to add a software Vulkan driver.
+// WithLibraryPath returns a copy of the bundle whose commands also look for libraries in dirs, after its own: for
+// what the bundle lacks, like a software Vulkan driver.
 func (b Bundle) WithLibraryPath(dirs ...string) Bundle {
-	b.extra = append(append([]string(nil), b.extra...), dirs...)
+	b.last = slices.Concat(b.last, dirs)
+	return b
+}
+
+// WithLibraryPathFirst returns a copy of the bundle whose commands look for libraries in dirs before its own: to put
+// something in the place of what the bundle has, like another ROCr.
+func (b Bundle) WithLibraryPathFirst(dirs ...string) Bundle {
+	b.first = slices.Concat(dirs, b.first)
 	return b
 }
 

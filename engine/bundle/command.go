@@ -26,10 +26,6 @@ func (b Bundle) Command(bin string, args ...string) Command {
 	}
 	dirs := strings.Join(b.LibraryDirs(), ":")
 	var cmd Command
-	if b.RocBLASLibrary != "" {
-		// rocBLAS looks beside its own file, which a symbolic link into the cache may hide.
-		cmd.Env = append(cmd.Env, "ROCBLAS_TENSILE_LIBPATH="+b.Path(b.RocBLASLibrary))
-	}
 	if b.Loader == "" {
 		cmd.Path = program
 		cmd.Argv = append([]string{program}, args...)

@@ -117,9 +117,13 @@ func (t *Tree) Insert(key Key, id int, a, b []Token, have int32, now time.Durati
 		root.key = key
 		t.roots[key] = root
 	}
-	n := t.grow(t.grow(root, a), b)
+	mid := t.grow(root, a)
+	n := t.grow(mid, b)
 	n.ids = append(n.ids, int32(id))
 	t.holders[id] = holder{at: n, have: have, lastUse: now}
+	if mid != n {
+		t.prune(mid) // the border of a and b is none of the tree's
+	}
 	t.version++
 }
 

@@ -139,10 +139,12 @@ func TestSourceWithoutToolchains(t *testing.T) {
 		t.Errorf("configure: %v\n%s", err, out)
 	}
 	for name, c := range map[string]struct{ flag, says string }{
-		"HIP asked for": {"-DHEARTH_HIP=ON", "install the ROCm toolchain"},
-		"no tree":       {"-DLLAMA_CPP_DIR=/nowhere", "needs -DLLAMA_CPP_DIR=DIR"},
-		"odd source":    {"-DHEARTH_ENGINE=rpm", "none of debian, system, source"},
+		"HIP asked for":  {"-DHEARTH_HIP=ON", "install the ROCm toolchain"},
+		"no tree":        {"-DLLAMA_CPP_DIR=/nowhere", "needs -DLLAMA_CPP_DIR=DIR"},
+		"Mesa asked for": {"-DHEARTH_MESA=ON", "needs HEARTH_ENGINE=debian"},
+		"odd source":     {"-DHEARTH_ENGINE=rpm", "none of debian, system, source"},
 	} {
+		w := newWorld(t) // cmake remembers flags
 		if out, err := w.configure(append(none, "-DLLAMA_CPP_DIR="+stubTree(t), c.flag)...); err == nil || !strings.Contains(unwrap(out), c.says) {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
@@ -199,8 +201,11 @@ func TestSystem(t *testing.T) {
 			t.Errorf("hearth-engine.pc lacks %s:\n%s", want, pc)
 		}
 	}
+	if out, err := w.configure("-DHEARTH_ENGINE=system", "-DHEARTH_HIP=ON"); err == nil || !strings.Contains(unwrap(out), "install the HIP plugin") {
+		t.Errorf("HIP asked for and not there: %v\n%s", err, out)
+	}
 	install("0.9.0")
-	if out, err := w.configure("-DHEARTH_ENGINE=system"); err != nil || !strings.Contains(unwrap(out), "installed llama.cpp is 0.9.0; hearth is tested with 0.7") {
+	if out, err := w.configure("-DHEARTH_ENGINE=system", "-DHEARTH_HIP=OFF"); err != nil || !strings.Contains(unwrap(out), "installed llama.cpp is 0.9.0; hearth is tested with 0.7") {
 		t.Errorf("another version: %v\n%s", err, out)
 	}
 }

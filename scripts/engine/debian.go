@@ -46,7 +46,7 @@ func (t tool) flags(name string, args []string, define func(*flag.FlagSet)) erro
 }
 
 // layoutVersion goes into the stamp: raising it makes existing bundles be built again.
-const layoutVersion = "1"
+const layoutVersion = "3"
 
 // fetchFlags are common to the commands that download.
 type fetchFlags struct {

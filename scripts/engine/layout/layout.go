@@ -81,7 +81,8 @@ func writeDispatch(dir string) error {
 }
 
 // writeRun writes the script that starts a program as bundle.Command does, for `go test -exec` and for hands.
-// A software Vulkan driver unpacked by `make testmesa` is found by it too.
+// A software Vulkan driver unpacked by `make testmesa` is found by it too, and the folders in HEARTH_RUN_LIBRARY_PATH
+// come before the bundle's.
 func (b *Builder) writeRun() error {
 	m := b.Manifest
 	var dirs []string
@@ -94,15 +95,8 @@ func (b *Builder) writeRun() error {
 	var s strings.Builder
 	s.WriteString("#!/bin/sh\n# Starts a program with the libraries of this bundle: run PROGRAM [ARGUMENT...]\n")
 	s.WriteString("here=$(cd \"$(dirname \"$0\")\" && pwd)\n")
-	fmt.Fprintf(&s, "path=\"%s\"\n", strings.Join(dirs, ":"))
+	fmt.Fprintf(&s, "path=${HEARTH_RUN_LIBRARY_PATH:+$HEARTH_RUN_LIBRARY_PATH:}\"%s\"\n", strings.Join(dirs, ":"))
 	s.WriteString("testmesa=$here/../../testmesa/lib\nif [ -d \"$testmesa\" ]; then path=${path:+$path:}$testmesa; fi\n")
-	if m.RocBLASLibrary != "" {
-		lib := m.RocBLASLibrary
-		if !filepath.IsAbs(lib) {
-			lib = "$here/" + lib
-		}
-		fmt.Fprintf(&s, "ROCBLAS_TENSILE_LIBPATH=\"%s\"\nexport ROCBLAS_TENSILE_LIBPATH\n", lib)
-	}
 	if m.Loader != "" {
 		fmt.Fprintf(&s, "exec \"$here/%s\" --library-path \"$path\" \"$@\"\n", m.Loader)
 	} else {
@@ -151,11 +145,11 @@ func (b *Builder) AddPlugins(dir string, inManifest func(file string) string) er
 		if kind != bundle.KindHIP {
 			continue
 		}
-		targets, err := GFXTargets(file)
+		targets, note, err := GFXTargets(file)
 		if err != nil {
-			b.Manifest.GFXNote = err.Error()
+			return err
 		}
-		b.Manifest.GFXTargets = targets
+		b.Manifest.GFXTargets, b.Manifest.GFXNote = targets, note
 	}
 	if !slices.ContainsFunc(b.Manifest.Plugins, func(p bundle.Plugin) bool { return p.Kind == bundle.KindCPU }) {
 		return fmt.Errorf("no CPU plugin (libggml-cpu*.so) in %s", dir)

@@ -172,7 +172,8 @@ func placeGlob(dir string, roots []Root, pattern string) error {
 	return nil
 }
 
-// RocBLAS links lib/rocblas to the Tensile kernels of librocblas and returns the path of its library folder relative
+// RocBLAS links lib/rocblas to the Tensile kernels of librocblas, which looks for them beside the path it was loaded
+// by (tried with rocBLAS 4.4.1 and a modelled gfx1100), and returns the path of its library folder relative
 // to the bundle, "lib/rocblas/4.4.1/library"; empty when no package has one.
 func RocBLAS(lib string, roots []Root) (string, error) {
 	for _, r := range roots {
