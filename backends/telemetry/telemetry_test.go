@@ -20,7 +20,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"hearth/backends"
 	"hearth/backends/fixtures"
 	"hearth/backends/kfd"
 	"hearth/backends/sysroot"
@@ -307,5 +306,4 @@ drm-client-id:	1
 	if _, err := telemetry.ProcessMemory(root, 8); err == nil {
 		t.Error("no such process")
 	}
-	_ = backends.PCI("")
 }
