@@ -66,7 +66,8 @@ func TestAgentsEnvironment(t *testing.T) {
 		{"HSA_OVERRIDE_GFX_VERSION_0=10.3.0", "gfx1100 gfx1036"},
 		{"HSA_OVERRIDE_GFX_VERSION=9.0.99", ""},
 		{"HSA_OVERRIDE_GFX_VERSION_1=9.0.99", "gfx1036"},
-		{"HSA_OVERRIDE_GFX_VERSION_1=9.0.99 ROCR_VISIBLE_DEVICES=0", "gfx1036"},
+		{"HSA_OVERRIDE_GFX_VERSION_1=9.0.99 ROCR_VISIBLE_DEVICES=0", ""},
+		{"HSA_OVERRIDE_GFX_VERSION_1=9.0.99 ROCR_VISIBLE_DEVICES=1", "gfx1036"},
 	} {
 		// An assignment starts at a blank that is followed by a key; values may hold blanks too.
 		var env backends.Environ
@@ -143,7 +144,7 @@ func TestAgentsErrors(t *testing.T) {
 		if len(a.List) != c.want || backends.ErrnoOf(a.Fatal) != c.fatal || (c.fatal == 0) != (a.Fatal == nil) {
 			t.Errorf("%s: %d agents, fatal %v", c.name, len(a.List), a.Fatal)
 		}
-		if c.want == 1 && (a.List[0].Node != 2 || a.List[0].UserNode != 1 || a.List[0].Index.Or(-1) != 0) {
+		if c.want == 1 && (a.List[0].Node != 2 || a.List[0].UserNode != 1 || a.List[0].Index != 0) {
 			t.Errorf("%s: %+v, want KFD node 2 as user node 1 and GPU 0", c.name, a.List[0])
 		}
 	}
