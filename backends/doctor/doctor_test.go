@@ -1,0 +1,238 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"hearth/backends/fixtures"
+	"hearth/backends/probe"
+	"hearth/backends/sysroot"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden reports")
+
+// unpack lays a fixture out together with testdata/common.txtar (a Debian user, a RADV, the Debian HIP bundle) and, where
+// there is one, testdata/NAME.txtar, whose files replace the common ones.
+func unpack(t *testing.T, name string) string {
+	t.Helper()
+	a := fixtures.Archive(t, name)
+	for _, extra := range []string{"common", name} {
+		text, err := os.ReadFile(filepath.Join("testdata", extra+".txtar"))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range sysroot.ParseArchive(text).Files {
+			a.Files = slices.DeleteFunc(a.Files, func(g sysroot.ArchiveFile) bool { return g.Name == f.Name })
+			a.Files = append(a.Files, f)
+		}
+	}
+	dir := t.TempDir()
+	if err := a.Unpack(dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func openDir(t *testing.T, dir string) *sysroot.Captured {
+	t.Helper()
+	root, err := sysroot.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := root.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return root
+}
+
+func report(t *testing.T, fsys sysroot.FS) Report {
+	t.Helper()
+	env, err := FromTree(fsys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Run(context.Background(), env)
+}
+
+func TestGoldenReports(t *testing.T) {
+	for _, name := range fixtures.Names(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := report(t, openDir(t, unpack(t, name)))
+			var b bytes.Buffer
+			if err := r.WriteText(&b, true); err != nil {
+				t.Fatal(err)
+			}
+			golden := filepath.Join("testdata", name+".golden")
+			if *update {
+				if err := os.WriteFile(golden, b.Bytes(), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(b.Bytes(), want) {
+				t.Errorf("differs from %s (go test -update rewrites it):\n%s", golden, firstDifference(b.String(), string(want)))
+			}
+		})
+	}
+}
+
+func firstDifference(have, want string) string {
+	h, w := strings.Split(have, "\n"), strings.Split(want, "\n")
+	for i := range min(len(h), len(w)) {
+		if h[i] != w[i] {
+			return "have " + h[i] + "\nwant " + w[i]
+		}
+	}
+	return "one is longer"
+}
+
+// TestVerdicts holds the point of each machine in one line, so that a careless -update shows.
+func TestVerdicts(t *testing.T) {
+	for name, want := range map[string]struct {
+		broken probe.Layer
+		lead   string // a check that must have failed, or warned when broken is empty
+		works  string // "backend" of the best face that works
+	}{
+		"xtx":               {"", "", "hip"},
+		"xtx-igpu":          {"", "gfx-mixed", "hip"},
+		"igpu-xtx":          {"", "gfx-mixed", "hip"},
+		"no-permission":     {probe.LayerKernel, "kernel-kfd-access", "cpu"},
+		"no-kfd":            {probe.LayerKernel, "kernel-kfd-present", "vulkan"},
+		"gfx803-no-atomics": {probe.LayerKernel, "kernel-atomics", "vulkan"},
+		"r9700":             {"", "gfx-code-object", "vulkan"},
+		"strix-halo":        {"", "gfx-code-object", "vulkan"},
+		"wsl":               {probe.LayerContainer, "wsl-dxg", "cpu"},
+		"empty-vm":          {probe.LayerKernel, "kernel-gpu-present", "cpu"},
+		"vfio-igpu":         {"", "kernel-driver-bound", "vulkan"},
+		"masked-container":  {"", "container-cgroup", "hip"},
+		"mi50-renoir":       {probe.LayerKernel, "kernel-render-access", "vulkan"},
+		"rx6600-igpu":       {"", "kernel-rebar", "vulkan"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := report(t, openDir(t, unpack(t, name)))
+			if r.Broken != want.broken {
+				t.Errorf("broken layer %q, want %q: %s", r.Broken, want.broken, r.Verdict)
+			}
+			if want.lead != "" {
+				c := r.Find(want.lead)
+				if c == nil || c.Status != Fail && c.Status != Warn || c.Cause == "" || c.Fix == "" || c.Source == "" || c.Evidence == "" {
+					t.Errorf("check %s: %+v", want.lead, c)
+				}
+			}
+			i := slices.IndexFunc(r.Works, func(w Working) bool { return w.Works })
+			if i < 0 || r.Works[i].Backend != want.works {
+				t.Errorf("works: %+v, want %s first", r.Works, want.works)
+			}
+		})
+	}
+}
+
+func TestTableIsWellFormed(t *testing.T) {
+	rows := table()
+	if len(rows) < 55 {
+		t.Errorf("%d checks, want 55 or more", len(rows))
+	}
+	symptoms := map[string]bool{}
+	for _, s := range probe.Symptoms() {
+		symptoms[s.ID] = true
+	}
+	id := regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)+$`)
+	seen := map[string]bool{}
+	for _, w := range rows {
+		if !id.MatchString(w.id) || seen[w.id] {
+			t.Errorf("bad or repeated id %q", w.id)
+		}
+		for _, n := range w.needs {
+			if !seen[n] {
+				t.Errorf("%s needs %s, which does not stand before it", w.id, n)
+			}
+		}
+		seen[w.id] = true
+		if !slices.Contains(probe.Layers(), w.layer) || w.title == "" {
+			t.Errorf("%s: layer %q, title %q", w.id, w.layer, w.title)
+		}
+		if (w.run == nil) == (len(w.symptoms) == 0) {
+			t.Errorf("%s needs a function or symptoms, not both", w.id)
+		}
+		for _, s := range w.symptoms {
+			if !symptoms[s] {
+				t.Errorf("%s: no symptom %s", w.id, s)
+			}
+		}
+		if w.run != nil && (w.cause == "" || w.source == "" || w.fix == "" && w.id != "container-groups") {
+			t.Errorf("%s lacks cause, fix or source", w.id)
+		}
+	}
+	for s := range symptoms { // every symptom is looked for by some check, but for the kernel's refusals that checks see themselves
+		used := slices.ContainsFunc(rows, func(w row) bool { return slices.Contains(w.symptoms, s) })
+		if !used && !slices.Contains([]string{"kernel-kfd-permission", "kernel-kfd-nomem", "kernel-kfd-absent", "container-lxc", "container-selinux",
+			"container-no-kfd-on-host", "container-render-group", "libdrm-ids", "vulkan-bad-index", "vulkan-no-coopmat"}, s) {
+			t.Errorf("no check looks for symptom %s", s)
+		}
+	}
+}
+
+func TestJSONShape(t *testing.T) {
+	r := report(t, openDir(t, unpack(t, "no-permission")))
+	b, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m struct {
+		Checks []struct{ ID, Layer, Status, Evidence, Cause, Fix, Source string } `json:"checks"`
+	}
+	if err := json.Unmarshal(b, &m); err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Checks) != len(table()) {
+		t.Errorf("%d checks in JSON", len(m.Checks))
+	}
+	for _, c := range m.Checks {
+		if !slices.Contains([]string{"ok", "warn", "fail", "skip", "unknown"}, c.Status) {
+			t.Errorf("%s has status %q", c.ID, c.Status)
+		}
+		if c.Status == "fail" && (c.Cause == "" || c.Fix == "" || c.Source == "" || c.Evidence == "") {
+			t.Errorf("%+v", c)
+		}
+	}
+	if r.ExitCode() != ExitFail {
+		t.Errorf("exit code %d", r.ExitCode())
+	}
+}
+
+func TestAllowCPU(t *testing.T) {
+	fsys := openDir(t, unpack(t, "empty-vm"))
+	env, err := FromTree(fsys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := Run(context.Background(), env); r.ExitCode() != ExitFail || r.Broken != probe.LayerKernel {
+		t.Errorf("without --allow-cpu: exit %d, broken %q", r.ExitCode(), r.Broken)
+	}
+	env.AllowCPU = true
+	r := Run(context.Background(), env)
+	if r.ExitCode() != ExitOK {
+		t.Errorf("with --allow-cpu: exit %d: %s", r.ExitCode(), r.Verdict)
+	}
+	if !strings.Contains(r.Verdict, "no AMD GPU") {
+		t.Errorf("verdict %q", r.Verdict)
+	}
+}

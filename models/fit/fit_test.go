@@ -1,0 +1,113 @@
+package fit
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"hearth/internal/toygguf"
+	"hearth/models/gguf"
+)
+
+func open(t *testing.T, s toygguf.Spec) *gguf.File {
+	t.Helper()
+	p := filepath.Join(t.TempDir(), "toy.gguf")
+	if err := toygguf.Write(p, s); err != nil {
+		t.Fatal(err)
+	}
+	f, err := gguf.Open(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func of(t *testing.T, f *gguf.File, r Request) Estimate {
+	t.Helper()
+	e, err := Of(f, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func TestKVCache(t *testing.T) {
+	f := open(t, toygguf.Spec{Kind: toygguf.Llama}) // 4 layers, 2 KV heads of 32
+	const cell = 4 * 2 * 32 * 2                     // elements of K and V in one cell
+	for _, c := range []struct {
+		r    Request
+		want uint64
+	}{
+		{Request{Cells: 4096}, 4096 * cell * 2},
+		{Request{Cells: 8192}, 8192 * cell * 2},
+		{Request{Cells: 4096, KVTypeK: "q8_0", KVTypeV: "q8_0", FlashAttention: true}, 4096 * cell / 32 * 34},
+		{Request{Cells: 4096, KVTypeK: "f32", KVTypeV: "f32"}, 4096 * cell * 4},
+	} {
+		e := of(t, f, c.r)
+		if e.Device.KV != c.want || e.Host.KV != 0 {
+			t.Errorf("%+v: device %d, host %d, want %d", c.r, e.Device.KV, e.Host.KV, c.want)
+		}
+		c.r.HostLayers = AllOnHost
+		if e = of(t, f, c.r); e.Host.KV != c.want || e.Device.Total() != 0 || e.Offloaded != 0 {
+			t.Errorf("on host %+v: %+v", c.r, e)
+		}
+	}
+}
+
+func TestWeightsAreAllAccounted(t *testing.T) {
+	f := open(t, toygguf.Spec{Kind: toygguf.Llama, Vocab: 4096})
+	for host := range 6 {
+		e := of(t, f, Request{Cells: 512, HostLayers: host})
+		sum, size := e.Device.Weights+e.Host.Weights, uint64(f.Size)
+		if host < 5 {
+			size += 4096 * 128 * 4 // the output matrix is the embedding's, so the device gets a second copy
+		}
+		if sum < size*9/10 || sum > size {
+			t.Errorf("%d on host: %d of %d bytes", host, sum, size)
+		}
+		if e.Layers != 5 || e.Offloaded != 5-host {
+			t.Errorf("%d on host: %d of %d offloaded", host, e.Offloaded, e.Layers)
+		}
+	}
+}
+
+func TestHostLayers(t *testing.T) {
+	f := open(t, toygguf.Spec{Kind: toygguf.Llama})
+	all := of(t, f, Request{Cells: 4096})
+	n, e, err := HostLayers(f, Request{Cells: 4096}, all.Device.Total())
+	if err != nil || n != 0 || e != all {
+		t.Errorf("with room for all: %d, %+v, %v", n, e, err)
+	}
+	n, e, err = HostLayers(f, Request{Cells: 4096}, all.Device.Total()-1)
+	if err != nil || n < 1 || n > 4 || e.Device.Total() >= all.Device.Total() {
+		t.Errorf("one byte short: %d, %+v, %v", n, e, err)
+	}
+	n, e, err = HostLayers(f, Request{Cells: 4096}, 1)
+	if err != nil || n != AllOnHost || e.Device.Total() != 0 {
+		t.Errorf("no room: %d, %+v, %v", n, e, err)
+	}
+}
+
+func TestMaxCells(t *testing.T) {
+	f := open(t, toygguf.Spec{Kind: toygguf.Llama})
+	want := of(t, f, Request{Cells: 10 * 256})
+	n, err := MaxCells(f, Request{}, want.Device.Total(), want.Host.Total(), 256, 1<<17)
+	if err != nil || n < 10*256 {
+		t.Errorf("got %d, %v", n, err)
+	}
+	if e := of(t, f, Request{Cells: n + 256}); e.Device.Total() <= want.Device.Total() {
+		t.Errorf("%d cells are not the most", n)
+	}
+	if n, err := MaxCells(f, Request{}, 1, 1, 256, 1<<17); err != nil || n != 0 {
+		t.Errorf("no room: %d, %v", n, err)
+	}
+}
+
+func TestBadRequests(t *testing.T) {
+	f := open(t, toygguf.Spec{Kind: toygguf.Llama})
+	for _, r := range []Request{{Cells: -1}, {Chunk: -1}, {KVTypeK: "q9"}, {KVTypeV: "Q8_0"}} {
+		if _, err := Of(f, r); !errors.Is(err, ErrRequest) {
+			t.Errorf("%+v: %v", r, err)
+		}
+	}
+}

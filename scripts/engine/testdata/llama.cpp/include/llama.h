@@ -1,0 +1,1 @@
+/* A header for the stub: only its place matters. */

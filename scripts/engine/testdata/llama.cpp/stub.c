@@ -1,0 +1,1 @@
+int llama_stub(void) { return 7; }
