@@ -23,9 +23,11 @@ type Agents struct {
 
 // Agent is one GPU in ROCr's list.
 type Agent struct {
-	Node     int `json:"node"`       // sysfs
-	UserNode int `json:"user_node"`  // compacted: what HSA_OVERRIDE_GFX_VERSION_<N> counts
-	Index    int `json:"rocr_index"` // before any filter: what ROCR_VISIBLE_DEVICES counts
+	Node     int `json:"node"`      // sysfs
+	UserNode int `json:"user_node"` // compacted: what HSA_OVERRIDE_GFX_VERSION_<N> counts
+	// Index is the place before any filter, what ROCR_VISIBLE_DEVICES counts. Unknown when ROCr drops the GPU, because an
+	// override names a target that it does not know; the place stays taken.
+	Index backends.Optional[int] `json:"rocr_index,omitzero"`
 	// HIP is the ordinal after all filters; unknown when the environment hides the GPU, and Hidden says by what.
 	HIP    backends.Optional[int] `json:"hip,omitzero"`
 	Hidden string                 `json:"hidden,omitempty"`
@@ -103,7 +105,9 @@ func (s System) userNodes(environ backends.Environ) ([]Agent, error) {
 		user++
 	}
 	for i := range list {
-		list[i].Index = i
+		if list[i].Hidden == "" {
+			list[i].Index = backends.Some(i)
+		}
 	}
 	return list, nil
 }

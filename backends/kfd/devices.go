@@ -218,7 +218,7 @@ func (s System) hipFace(n Node, agents Agents) *backends.HIPFace {
 		return f
 	}
 	a := agents.List[i]
-	f.UserNode, f.ROCrIndex, f.HIPIndex = backends.Some(a.UserNode), backends.Some(a.Index), a.HIP
+	f.UserNode, f.ROCrIndex, f.HIPIndex = backends.Some(a.UserNode), a.Index, a.HIP
 	f.GFX, f.Override = a.GFX, a.Override
 	if a.Hidden != "" {
 		block(backends.BlockHidden, "hidden: %s", a.Hidden)
