@@ -28,7 +28,7 @@ type engine struct {
 }
 
 func (e *engine) run(_ context.Context, c probe.Command, _ time.Duration) (probe.Result, error) {
-	args := strings.Join(c.Argv[1:], " ")
+	args := strings.Join(c.Argv, " ")
 	env := backends.Environ(c.Env)
 	e.calls = append(e.calls, args)
 	all, key, prefix := e.hip, "ROCR_VISIBLE_DEVICES", "ROCm"
@@ -66,7 +66,7 @@ func surveyor(t *testing.T, machine string, e *engine, log *bytes.Buffer) *surve
 		Root: fixtures.Open(t, machine), Environ: backends.Environ{"HOME=/home/u", "DRI_PRIME=1"}, Run: e.run,
 		HIPPlugin: plugin(t), VulkanPlugin: "/bundle/libggml-vulkan.so", VulkanEnv: []string{"VK_DRIVER_FILES=/radv.json"},
 		Command: func(args ...string) probe.Command {
-			return probe.Command{Path: "/bundle/bin/hearth-engine", Argv: append([]string{"hearth-engine"}, args...), Env: []string{"BUNDLE=1"}}
+			return probe.Command{Path: "/bundle/bin/hearth-engine", Argv: args, Env: []string{"BUNDLE=1"}}
 		},
 		Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
