@@ -198,11 +198,11 @@ func (s *Scheduler) work(r *run) float64 {
 
 // credit is what a wait is worth, in prefill tokens.
 func (s *Scheduler) credit(wait time.Duration) float64 {
-	rate := s.cost.prefillRate()
-	if rate == 0 {
-		rate = 1000 // tokens per second: a small GPU, until measured
+	perToken := s.cost.perToken(0, s.cfg.Chunk)
+	if perToken == 0 {
+		perToken = 1e-3 // a small GPU, until measured
 	}
-	return wait.Seconds() * rate
+	return wait.Seconds() / perToken
 }
 
 // replenish starts new rounds until a tenant with a run of the class has service left. None has any now.

@@ -68,6 +68,34 @@ func BenchmarkStep(b *testing.B) {
 	}
 }
 
+// BenchmarkParked is a decode step of 8 sequences beside 200 cached conversations.
+func BenchmarkParked(b *testing.B) {
+	cfg := batch.Config{Cells: 1 << 20, Context: 1 << 19, Sequences: 32, Parking: 224, Chunk: 512, Outputs: 32}
+	s, turn := loaded(b, cfg, 1, 100)
+	s.Cancel(0, 1)
+	for i := range 208 {
+		prompt := make([]engine.Token, 2000)
+		for k := range prompt {
+			prompt[k] = engine.Token(i*7 + k)
+		}
+		job := batch.Job{ID: batch.JobID(1000 + i), Prompt: prompt, MaxTokens: 1, Cache: true}
+		if i >= 200 {
+			job.MaxTokens = -1
+		}
+		if err := s.Submit(0, job); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for s.Stats().LastDecodes < 8 {
+		turn()
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		turn()
+	}
+	b.ReportMetric(float64(s.Stats().CellsCached), "cached-cells")
+}
+
 // BenchmarkChurn is a step in which, on average, four of 64 sequences end and others come.
 func BenchmarkChurn(b *testing.B) {
 	cfg := benchConfigs()["unified"]

@@ -144,20 +144,10 @@ func (m *costModel) cellTime(l load) (step, perCell float64) {
 	return 0, 0
 }
 
-// perToken is what a prefill token at a depth costs in a large chunk, in seconds; 0: unknown.
-func (m *costModel) perToken(depth int) float64 {
+// perToken is what a prefill token at a depth costs in a step of rows of them, in seconds; 0: unknown.
+func (m *costModel) perToken(depth, rows int) float64 {
 	if p := m.prefillModel(0); p != nil {
-		return max(0, (p.w[1]+p.w[2]*float64(depth)/1024)/256)
-	}
-	return 0
-}
-
-// prefillRate is prefill tokens per second at no depth, 0: unknown.
-func (m *costModel) prefillRate() float64 {
-	if p := m.prefillModel(0); p != nil {
-		if perRow := (max(0, p.w[0]) + p.w[1]) / 256; perRow > 0 {
-			return 1 / perRow
-		}
+		return p.predict(prefillFeatures(load{prefills: rows, depth: depth})) / float64(rows)
 	}
 	return 0
 }

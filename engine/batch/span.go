@@ -8,6 +8,8 @@ package batch
 const (
 	// rentEvery is how often, in steps, rent is paid.
 	rentEvery = 8
+	// rentMost bounds evictions at a time: the library scans all its cells for each of them.
+	rentMost = 4
 	// rentFree is the part of a decode step that idle cells may cost without being charged.
 	rentFree = 0.02
 	// rentLow and rentHigh bound the price in recomputations: there is always some trust and never endless trust.
@@ -27,29 +29,22 @@ func (s *Scheduler) payRent() {
 	if perCell <= 0 || float64(top-pinned)*perCell < rentFree*step {
 		return
 	}
-	highest, owner := -1, -1
-	if top > used { // whoever keeps the highest cell pays for the holes below it
-		for id, r := range s.runs {
-			if r == nil {
-				if h := s.mem.base.Highest(id); h > highest {
-					highest, owner = h, id
-				}
-			}
-		}
-	}
+	evicted := 0
+	owner := s.mem.base.TopOwner() // whoever keeps the highest cell pays for the holes below it
 	for id, r := range s.runs {
 		alone := s.mem.alone(id)
 		if r != nil || alone == 0 {
 			continue
 		}
 		s.rent[id] += rentEvery * perCell
-		if id == owner && highest == top-1 {
+		if id == owner {
 			s.rent[id] += rentEvery * perCell * float64(top-used) / float64(alone)
 		}
 		_, hits := s.tree.Used(id)
-		price := s.cost.perToken(int(s.mem.lens[id])) * min(rentHigh, max(rentLow, 2*s.reuse)) * float64(1+hits)
-		if price > 0 && s.rent[id] > price {
+		price := s.cost.perToken(int(s.mem.lens[id]), s.cfg.Chunk) * min(rentHigh, max(rentLow, 2*s.reuse)) * float64(1+hits)
+		if price > 0 && s.rent[id] > price && evicted < rentMost {
 			s.trim(id, int(alone))
+			evicted++
 		}
 	}
 }

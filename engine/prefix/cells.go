@@ -337,23 +337,10 @@ func (c *Cells) Top() int {
 // Span is n_kv, the cells that attention reads in every step: Top padded to 256, between 256 and Size.
 func (c *Cells) Span() int { return min(len(c.owners), max(256, (c.Top()+255)/256*256)) }
 
-// Highest returns the highest cell that the sequence alone owns, -1 for none.
-func (c *Cells) Highest(id int) int {
-	s, top := &c.seqs[id], -1
-	if s.len() == 0 {
-		return -1
+// TopOwner returns the only owner of the highest cell in use; -1 when it has several or there is none.
+func (c *Cells) TopOwner() int {
+	if top := c.Top(); top > 0 && c.owners[top-1] == 1 {
+		return int(c.xor[top-1])
 	}
-	for _, i := range s.cells[s.off+int(c.Unique(id)-s.first):] {
-		top = max(top, int(i))
-	}
-	return top
-}
-
-// Reset frees everything, as for a new context.
-func (c *Cells) Reset() {
-	for id := range c.seqs {
-		c.Remove(id, 0, -1)
-		c.seqs[id].pinned = false
-	}
-	c.head = 0
+	return -1
 }

@@ -201,6 +201,15 @@ func compare(t *testing.T, c *Cells, p *plain, ids int) {
 			available++
 		}
 	}
+	owner := -1
+	if top > 0 && len(p.cells[top-1].owners) == 1 {
+		for id := range p.cells[top-1].owners {
+			owner = id
+		}
+	}
+	if got := c.TopOwner(); got != owner {
+		t.Fatalf("top owner %d, want %d", got, owner)
+	}
 	pinned := p.count(func(c plainCell) bool {
 		for id := range c.owners {
 			if p.pinned[id] {

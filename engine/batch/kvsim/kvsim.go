@@ -346,6 +346,25 @@ func (s *Sim) End(id int32) int32 {
 	return end
 }
 
+// First is pos_min of an id: of its window cache where there is one, of its state where that is all, -1 for an empty id.
+func (s *Sim) First(id int32) int32 {
+	end := s.End(id)
+	switch {
+	case end == 0:
+		return -1
+	case s.cfg.Recurrent:
+		return end - 1
+	}
+	ps := s.pools(id)
+	first := end
+	for _, c := range ps[len(ps)-1].cells {
+		if slices.Contains(c.owners, id) {
+			first = min(first, c.pos)
+		}
+	}
+	return first
+}
+
 // Used counts cells with an owner, in all streams.
 func (s *Sim) Used() int { return used(s.base) }
 

@@ -85,8 +85,9 @@ func (s *Sim) prepare(evals [][]batch.Row) bool {
 
 // fits counts usable cells, without a copy of the pool.
 func (p *pool) fits(n int) bool {
+	ends := p.ends()
 	for i := 0; i < len(p.cells) && n > 0; i++ {
-		if p.usable(i) {
+		if p.usable(i, ends) {
 			n--
 		}
 	}
@@ -144,7 +145,7 @@ func (p *pool) place(rows []batch.Row) bool {
 		return false
 	}
 	var found []int
-	head := p.head
+	head, ends := p.head, p.ends()
 	for tested := 0; len(found) < n; tested++ {
 		if tested >= len(p.cells) {
 			return false
@@ -152,7 +153,7 @@ func (p *pool) place(rows []batch.Row) bool {
 		if head >= len(p.cells) {
 			head = 0
 		}
-		if p.usable(head) {
+		if p.usable(head, ends) {
 			found = append(found, head)
 		}
 		head++
@@ -173,19 +174,21 @@ func (p *pool) place(rows []batch.Row) bool {
 	return true
 }
 
-func (p *pool) usable(i int) bool {
-	c := p.cells[i]
+// usable reports whether find_slot takes the cell; ends is pos_max+1 of every id.
+func (p *pool) usable(i int, ends map[int32]int32) bool {
+	c := &p.cells[i]
 	if len(c.owners) == 0 {
 		return true
 	}
-	if p.window == 0 || len(c.owners) > 1 {
-		return false
-	}
-	end := int32(0)
-	for _, o := range p.cells {
-		if slices.Contains(o.owners, c.owners[0]) {
-			end = max(end, o.pos+1)
+	return p.window > 0 && len(c.owners) == 1 && ends[c.owners[0]]-c.pos >= p.window
+}
+
+func (p *pool) ends() map[int32]int32 {
+	ends := map[int32]int32{}
+	for i := range p.cells {
+		for _, id := range p.cells[i].owners {
+			ends[id] = max(ends[id], p.cells[i].pos+1)
 		}
 	}
-	return end-c.pos >= p.window
+	return ends
 }
