@@ -21,16 +21,19 @@ import (
 
 // benchReport is what bench prints: raw loops of the library without scheduler, sampling or text.
 type benchReport struct {
-	Schema       int        `json:"schema"`
-	LlamaVersion string     `json:"llama_version"`
-	Model        string     `json:"model"`
-	Description  string     `json:"description"`
-	Backend      string     `json:"backend"`
-	Device       string     `json:"device"`
-	PCI          string     `json:"pci,omitempty"`
-	Layout       string     `json:"layout"`
-	CPUs         int        `json:"cpus"`
-	Runs         []benchRun `json:"runs"`
+	Schema       int    `json:"schema"`
+	LlamaVersion string `json:"llama_version"`
+	Model        string `json:"model"`
+	Description  string `json:"description"`
+	Backend      string `json:"backend"`
+	Device       string `json:"device"`
+	PCI          string `json:"pci,omitempty"`
+	Layout       string `json:"layout"`
+	CPUs         int    `json:"cpus"`
+	// WarmUpSeconds is what self-test and warm-up added to the load, Off the features that the self-test switched off.
+	WarmUpSeconds float64    `json:"warm_up_seconds,omitempty"`
+	Off           []string   `json:"features_off,omitempty"`
+	Runs          []benchRun `json:"runs"`
 }
 
 // benchRun is one measured loop.
@@ -109,6 +112,9 @@ func runBench(ctx context.Context, in *invocation) int {
 			if err != nil {
 				return in.fail(err)
 			}
+			for _, r := range rs {
+				fmt.Fprintf(in.stderr, "%-8s %3d sequences, context %5d: %9.1f tokens/s, %.2f ms a step\n", r.Kind, r.Batch, r.Context, r.PerSec, r.StepMS)
+			}
 			runs = append(runs, rs...)
 		}
 	}
@@ -121,13 +127,21 @@ func runBench(ctx context.Context, in *invocation) int {
 	}
 	info := m.Info()
 	version, _ := llama.Version()
-	enc := json.NewEncoder(in.stdout)
-	enc.SetIndent("", "  ")
-	err = enc.Encode(benchReport{
+	rep := benchReport{
 		Schema: 1, LlamaVersion: version, Model: spec.Path, Description: info.Description, Backend: info.Backend,
 		Device: info.Device.Description, PCI: info.Device.PCI, Layout: info.KVLayout, CPUs: runtime.NumCPU(), Runs: runs,
-	})
-	if err != nil {
+	}
+	if b.served != nil {
+		rep.WarmUpSeconds = b.served.ready.Seconds()
+		for _, f := range b.served.features {
+			if !f.On {
+				rep.Off = append(rep.Off, f.Name+": "+f.Reason)
+			}
+		}
+	}
+	enc := json.NewEncoder(in.stdout)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(rep); err != nil {
 		return in.fail(err)
 	}
 	return exitOK

@@ -24,6 +24,9 @@ type served struct {
 	stream enginepb.Worker_ServeClient
 	next   uint64
 	close  func()
+	// ready is how long self-test and warm-up took, features what the self-test found.
+	ready    time.Duration
+	features []engine.Feature
 }
 
 // reopened hands the worker a model that is loaded already, and keeps it open when the worker ends.
@@ -61,10 +64,12 @@ func startServed(ctx context.Context, m worker.Model, log *slog.Logger) (*served
 	stop := s.close
 	s.close = func() { _ = conn.Close(); stop() }
 	c := enginepb.NewWorkerClient(conn)
+	began := time.Now()
 	load, err := c.Load(ctx, &enginepb.LoadSpec{Name: "bench", Path: "open"})
 	for err == nil {
 		var ev *enginepb.LoadEvent
 		if ev, err = load.Recv(); err == nil && ev.GetInfo() != nil {
+			s.ready, s.features = time.Since(began), enginepb.ToInfo(ev.GetInfo()).Features
 			s.stream, err = c.Serve(ctx)
 			break
 		}
