@@ -18,7 +18,7 @@
 // Context, and what is set on it, belongs to one goroutine at a time, which for
 // a worker should be locked to its OS thread (GNU OpenMP keeps one team of
 // threads per calling thread); overlapping calls panic, Context.Abort excepted.
-// Batch, Row, Chain and Grammar are plain values to be used by one goroutine at
+// Batch, Row and Grammar are plain values to be used by one goroutine at
 // a time; different ones may be used in parallel.
 //
 // Memory: what C keeps, C allocates. Logits rows and embeddings are views of
@@ -45,7 +45,16 @@ package llama
 // #cgo nocallback hs_pos_min
 // #cgo noescape hs_pos_max
 // #cgo nocallback hs_pos_max
+// #cgo noescape hs_sample
+// #cgo nocallback hs_sample
+// #cgo noescape hs_chain_accept
+// #cgo nocallback hs_chain_accept
+// #cgo noescape hs_grammar_check
+// #cgo nocallback hs_grammar_check
+// #cgo noescape hs_grammar_accept
+// #cgo nocallback hs_grammar_accept
 // #include "shim.h"
+// #include "sampler.h"
 import "C"
 
 // Token is an id in a model's vocabulary; Pos a position in a sequence; SeqID

@@ -9,7 +9,7 @@ import "unsafe"
 // k-th entry added with output. They view the context's memory and are invalid
 // after its next Decode, Step, SetAdapters or Close.
 type Rows struct {
-	p     []*C.float
+	p     []unsafe.Pointer // of float, in C memory
 	vocab int
 }
 
@@ -118,7 +118,7 @@ func (c *Context) decoded(b *Batch, rc C.int) error {
 func (c *Context) setRows(rows **C.float, n C.int32_t) Rows {
 	c.rows.p = nil
 	if n > 0 {
-		c.rows.p = unsafe.Slice(rows, int(n))
+		c.rows.p = unsafe.Slice((*unsafe.Pointer)(unsafe.Pointer(rows)), int(n))
 	}
 	return c.rows
 }

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"hearth/engine"
+	"hearth/engine/batch"
+	"hearth/engine/llama"
+	"hearth/engine/worker"
+)
+
+// benchReport is what bench prints: raw loops of the library without scheduler, sampling or text.
+type benchReport struct {
+	Schema       int        `json:"schema"`
+	LlamaVersion string     `json:"llama_version"`
+	Model        string     `json:"model"`
+	Description  string     `json:"description"`
+	Backend      string     `json:"backend"`
+	Device       string     `json:"device"`
+	PCI          string     `json:"pci,omitempty"`
+	Layout       string     `json:"layout"`
+	CPUs         int        `json:"cpus"`
+	Runs         []benchRun `json:"runs"`
+}
+
+// benchRun is one measured loop.
+type benchRun struct {
+	Kind    string  `json:"kind"`              // "decode" or "prefill"
+	Batch   int     `json:"batch"`             // sequences that decode together; 1 for prefill
+	Context int     `json:"context"`           // tokens in each sequence before the first step
+	Tokens  int     `json:"tokens"`            // computed while the clock ran
+	Steps   int     `json:"steps"`             // llama_decode calls while the clock ran
+	PerSec  float64 `json:"tokens_per_second"` // of all sequences together
+	StepMS  float64 `json:"step_ms"`           // median of the steps
+}
+
+// runBench measures the raw decode and prefill loops.
+func runBench(ctx context.Context, in *invocation) int {
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	var spec engine.LoadSpec
+	fs.StringVar(&spec.Path, "model", "", "GGUF file")
+	fs.StringVar(&spec.Backend, "backend", "cpu", "cpu, vulkan or hip")
+	fs.StringVar(&spec.Device, "device", "", "the backend's device (default: its first)")
+	fs.IntVar(&spec.Threads, "threads", 0, "CPU threads (default: physical cores)")
+	fs.IntVar(&spec.Chunk, "chunk", 0, "tokens of one prefill step (default 512)")
+	fs.StringVar(&spec.KVLayout, "kv-layout", "unified", "unified or streams")
+	fs.IntVar(&spec.GPULayers, "gpu-layers", -1, "layers to offload (default: all)")
+	dir := fs.String("bundle", "", "engine bundle (default: the one this binary lies in)")
+	batches := fs.String("batch", "1,2,4,8,16,32", "numbers of sequences that decode together")
+	contexts := fs.String("context", "512", "tokens in each sequence before decoding")
+	steps := fs.Int("steps", 64, "decode steps of each measurement")
+	prefill := fs.Int("prefill", 512, "prompt tokens of the prefill measurement; 0: none")
+	repeat := fs.Int("repeat", 1, "measurements of each kind; the fastest counts")
+	if code, done := in.parse(fs); done {
+		return code
+	}
+	bs, err1 := numbers(*batches)
+	cs, err2 := numbers(*contexts)
+	if err := errors.Join(err1, err2, spec.Validate()); err != nil || *steps < 1 || *repeat < 1 || *prefill < 0 {
+		fmt.Fprintf(in.stderr, "hearth-engine: bad flags: %v\n", cmp.Or(err, errors.New("steps and repeat must be positive")))
+		return exitUsage
+	}
+	log, err := in.logger("warn")
+	if err != nil {
+		return in.fail(err)
+	}
+	opener, err := in.opener(*dir, log)
+	if err != nil {
+		return in.fail(err)
+	}
+	most, longest := slices.Max(bs), slices.Max(cs)
+	spec.MaxSequences, spec.MMap = most, true
+	spec.Context = max(longest+*steps+8, *prefill+8)
+	if spec.KVLayout == "unified" {
+		spec.Cells = max(most*(longest+*steps+8), *prefill+8)
+	}
+	m, err := opener.Open(ctx, spec, func(string, float64) {})
+	if err != nil {
+		return in.fail(err)
+	}
+	defer m.Close()
+	runtime.LockOSThread() // one OpenMP team
+	defer runtime.UnlockOSThread()
+	b := &bencher{m: m, chunk: m.Config().Chunk, steps: *steps}
+	var runs []benchRun
+	for _, c := range cs {
+		for _, n := range bs {
+			r, err := best(ctx, *repeat, func() (benchRun, error) { return b.decode(n, c) })
+			if err != nil {
+				return in.fail(err)
+			}
+			runs = append(runs, r)
+		}
+	}
+	if *prefill > 0 {
+		r, err := best(ctx, *repeat, func() (benchRun, error) { return b.prefill(*prefill) })
+		if err != nil {
+			return in.fail(err)
+		}
+		runs = append(runs, r)
+	}
+	info := m.Info()
+	version, _ := llama.Version()
+	enc := json.NewEncoder(in.stdout)
+	enc.SetIndent("", "  ")
+	err = enc.Encode(benchReport{
+		Schema: 1, LlamaVersion: version, Model: spec.Path, Description: info.Description, Backend: info.Backend,
+		Device: info.Device.Description, PCI: info.Device.PCI, Layout: info.KVLayout, CPUs: runtime.NumCPU(), Runs: runs,
+	})
+	if err != nil {
+		return in.fail(err)
+	}
+	return exitOK
+}
+
+// numbers parses "1,2,4".
+func numbers(list string) ([]int, error) {
+	var out []int
+	for _, s := range strings.Split(list, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(s))
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("%q is no list of positive numbers", list)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// best runs a measurement once to warm the shape up and returns the fastest of n further ones.
+func best(ctx context.Context, n int, fn func() (benchRun, error)) (benchRun, error) {
+	out, err := fn()
+	for i := range n {
+		if err != nil {
+			return out, err
+		}
+		if ctx.Err() != nil {
+			return out, context.Cause(ctx)
+		}
+		var r benchRun
+		if r, err = fn(); err == nil && (i == 0 || r.PerSec > out.PerSec) {
+			out = r
+		}
+	}
+	return out, err
+}
+
+// bencher runs loops on a model's context.
+type bencher struct {
+	m     worker.Model
+	chunk int
+	steps int
+	rows  []batch.Row
+}
+
+// token is some ordinary token that differs from its neighbours.
+func (b *bencher) token(i int) engine.Token {
+	n := b.m.Info().VocabSize
+	return engine.Token(n/4 + (i*7919)%(n/2))
+}
+
+func (b *bencher) step() error {
+	code, err := b.m.Decode(b.rows)
+	if err == nil {
+		code, err = b.m.Sync()
+	}
+	if err == nil && code != batch.CodeOK {
+		err = fmt.Errorf("decode returned %d", code)
+	}
+	return err
+}
+
+// fill computes n tokens of a sequence in chunks and returns the number of steps.
+func (b *bencher) fill(seq int32, n int) (int, error) {
+	steps := 0
+	for at := 0; at < n; steps++ {
+		b.rows = b.rows[:0]
+		for i := at; i < min(at+b.chunk, n); i++ {
+			r := batch.Row{Token: b.token(i + int(seq)), Pos: int32(i), Seq: seq, Output: -1}
+			if i == n-1 {
+				r.Output = 0
+			}
+			b.rows = append(b.rows, r)
+		}
+		if err := b.step(); err != nil {
+			return steps, err
+		}
+		at += len(b.rows)
+	}
+	return steps, nil
+}
+
+// decode measures n sequences of some length that each get one token a step.
+func (b *bencher) decode(n, length int) (benchRun, error) {
+	out := benchRun{Kind: "decode", Batch: n, Context: length, Tokens: n * b.steps, Steps: b.steps}
+	if err := b.m.Clear(); err != nil {
+		return out, err
+	}
+	for s := range n {
+		if _, err := b.fill(int32(s), length); err != nil {
+			return out, err
+		}
+	}
+	took := make([]time.Duration, 0, b.steps)
+	for i := range b.steps {
+		b.rows = b.rows[:0]
+		for s := range n {
+			b.rows = append(b.rows, batch.Row{Token: b.token(i * (s + 3)), Pos: int32(length + i), Seq: int32(s), Output: int32(s)})
+		}
+		began := time.Now()
+		if err := b.step(); err != nil {
+			return out, err
+		}
+		took = append(took, time.Since(began))
+	}
+	out.finish(took)
+	return out, nil
+}
+
+// prefill measures one prompt in chunks.
+func (b *bencher) prefill(n int) (benchRun, error) {
+	out := benchRun{Kind: "prefill", Batch: 1, Tokens: n}
+	if err := b.m.Clear(); err != nil {
+		return out, err
+	}
+	began := time.Now()
+	steps, err := b.fill(0, n)
+	if err != nil {
+		return out, err
+	}
+	out.Steps = steps
+	took := time.Since(began)
+	out.finish([]time.Duration{took})
+	out.StepMS /= float64(steps)
+	return out, nil
+}
+
+// finish turns the steps' durations into the run's figures.
+func (r *benchRun) finish(took []time.Duration) {
+	var total time.Duration
+	for _, d := range took {
+		total += d
+	}
+	slices.Sort(took)
+	r.PerSec = float64(r.Tokens) / total.Seconds()
+	r.StepMS = took[len(took)/2].Seconds() * 1000
+}

@@ -1,0 +1,316 @@
+package batch
+
+import (
+	"math"
+	"time"
+
+	"hearth/engine"
+
+	"hearth/engine/prefix"
+)
+
+// reserveCap bounds the cells that are set aside for a choice's future output, in tokens: long outputs are rarer than
+// long limits, and preemption covers the rest.
+const reserveCap = 512
+
+// rematches bounds the waiting choices that are matched again in one step; a match costs a walk over the prompt.
+const rematches = 4
+
+// admit moves waiting runs to ids, the best one first, until one does not fit.
+func (s *Scheduler) admit() {
+	if len(s.waiting) == 0 || (s.running >= s.cfg.MaxRunning && s.heldRun() == nil) {
+		return
+	}
+	s.refreshMatches()
+	committed := s.committed()
+	for {
+		r := s.next()
+		if r == nil || (s.running >= s.cfg.MaxRunning && !s.yield(&committed)) {
+			return
+		}
+		r.matched = 0
+		m := s.matchOf(r)
+		if s.follows(r, m) {
+			r.skip = s.step.Number
+			continue
+		}
+		need := s.need(r, m)
+		for s.running > 0 && committed+need > s.cfg.Cells && s.mem.base != nil {
+			if !s.yield(&committed) {
+				return
+			}
+			r.matched = 0
+			m = s.matchOf(r)
+			need = s.need(r, m)
+		}
+		if !s.seat(r, m) {
+			return
+		}
+		committed += need
+	}
+}
+
+// heldRun is a running choice whose client does not read; nil: none.
+func (s *Scheduler) heldRun() *run {
+	for _, r := range s.runs {
+		if r != nil && r.job.held {
+			return r
+		}
+	}
+	return nil
+}
+
+// yield takes the place of a choice whose client does not read, for one whose client may.
+func (s *Scheduler) yield(committed *int) bool {
+	r := s.heldRun()
+	if r == nil {
+		return false
+	}
+	s.preempt(r)
+	*committed = s.committed()
+	return true
+}
+
+// committed is how many cells the running choices hold, will surely need, and are likely to need.
+func (s *Scheduler) committed() int {
+	_, n, _ := s.mem.count()
+	for _, r := range s.runs {
+		if r != nil {
+			n += int(max(r.target-r.have, 0)) + s.reserve(r)
+		}
+	}
+	return n
+}
+
+// reserve is what is set aside for a run's output.
+func (s *Scheduler) reserve(r *run) int {
+	return min(r.left(s.cfg.Context), int(s.output)+1, reserveCap)
+}
+
+// need is how many cells more will be committed with r running from match m.
+func (s *Scheduler) need(r *run, m prefix.Match) int {
+	n := int(r.len()-m.N) + s.reserve(r)
+	if m.ID >= 0 && s.mem.base != nil {
+		n += int(max(0, m.N-s.mem.base.Unpinned(int(m.ID)))) // cached cells that become pinned
+	}
+	return n
+}
+
+// follows reports whether r should wait for a running choice that is computing a prefix of it, and makes that choice
+// as urgent as r.
+func (s *Scheduler) follows(r *run, m prefix.Match) bool {
+	if m.Leader < 0 || s.cfg.NoCopy {
+		return false
+	}
+	lead := s.runs[m.Leader]
+	if lead == nil || lead.state != statePrefill || lead.job.held {
+		return false
+	}
+	// Once it has waited the rest is near, however little.
+	if lead.job != r.job && int(m.Next-m.N) < s.cfg.FollowMin && r.followed != lead.job.order {
+		return false
+	}
+	r.followed = lead.job.order
+	lead.boost = max(lead.boost, r.job.Priority)
+	if (s.cfg.Recurrent || s.cfg.Window > 0) && (lead.stop <= lead.have || m.Next < lead.stop) {
+		lead.stop = m.Next
+	}
+	return true
+}
+
+// refreshMatches looks a few waiting runs up again, the stalest first, so that the queue's order knows what is cached.
+func (s *Scheduler) refreshMatches() {
+	for range rematches {
+		var old *run
+		for _, r := range s.waiting {
+			if r.matched != s.tree.Version()+1 && (old == nil || r.matched < old.matched) {
+				old = r
+			}
+		}
+		if old == nil {
+			return
+		}
+		s.matchOf(old)
+	}
+}
+
+// next picks the waiting run to admit: the highest class; within it, choices that lost their place before; then among
+// tenants with service left in this round, the least uncached work, less what a wait is worth. nil: nobody is eligible.
+func (s *Scheduler) next() *run {
+	for {
+		var best *run
+		var bestWork float64
+		starved := false
+		top := s.topClass()
+		for _, r := range s.waiting {
+			if r.skip == s.step.Number || r.job.held || r.job.Priority != top {
+				continue
+			}
+			if r.job.tenant.deficit <= 0 && r.preempted == 0 {
+				starved = true
+				continue
+			}
+			work := s.work(r)
+			if best == nil || work < bestWork || (work == bestWork && r.before(best)) {
+				best, bestWork = r, work
+			}
+		}
+		if best != nil || !starved {
+			return best
+		}
+		s.replenish(top)
+	}
+}
+
+// topClass is the highest class among the runs that may be admitted in this step.
+func (s *Scheduler) topClass() (top engine.Priority) {
+	top = math.MinInt8
+	for _, r := range s.waiting {
+		if r.skip != s.step.Number && !r.job.held {
+			top = max(top, r.job.Priority)
+		}
+	}
+	return top
+}
+
+// work orders the queue: uncached tokens to prefill, less one token for every token that could have been prefilled
+// while the run waited. So nobody is overtaken for much longer than its own prefill takes.
+func (s *Scheduler) work(r *run) float64 {
+	if r.preempted > 0 {
+		return math.Inf(-1)
+	}
+	return float64(r.len()-r.match.N) - s.credit(s.now-r.job.submitted)
+}
+
+// credit is what a wait is worth, in prefill tokens.
+func (s *Scheduler) credit(wait time.Duration) float64 {
+	rate := s.cost.prefillRate()
+	if rate == 0 {
+		rate = 1000 // tokens per second: a small GPU, until measured
+	}
+	return wait.Seconds() * rate
+}
+
+// replenish starts new rounds until a tenant with a run of the class has service left. None has any now.
+func (s *Scheduler) replenish(class engine.Priority) {
+	need := int64(math.MaxInt64)
+	for _, r := range s.waiting {
+		if r.skip != s.step.Number && !r.job.held && r.job.Priority == class {
+			need = min(need, -r.job.tenant.deficit)
+		}
+	}
+	rounds := need/quantum + 1
+	for _, t := range s.tenants {
+		t.deficit = min(t.deficit+rounds*quantum, quantum) // nobody saves service up
+	}
+}
+
+// seat gives r an id that holds the first m.N of its tokens. It fails when no id can be had.
+func (s *Scheduler) seat(r *run, m prefix.Match) bool {
+	id := s.seatID(&m)
+	if id < 0 {
+		return false
+	}
+	s.waiting = remove(s.waiting, r)
+	s.occupy(r, id, m.N)
+	r.state, r.target, r.cached = statePrefill, r.len(), m.N
+	j := r.job
+	if !j.wasAdmitted {
+		j.wasAdmitted, j.admitted = true, s.now
+		j.usage.Queue = s.now - j.submitted
+		j.usage.Cached = int(min(m.N, int32(len(j.Prompt))-1))
+	}
+	s.stats.CachedTokens += uint64(m.N)
+	s.step.Events = append(s.step.Events, Event{Kind: EventAdmitted, Job: j.ID, Choice: r.choice, Cached: m.N, Total: r.target})
+	return true
+}
+
+// occupy makes a run the owner of an id that holds its first n tokens.
+func (s *Scheduler) occupy(r *run, id int, n int32) {
+	s.runs[id], r.id, r.have = r, int32(id), n
+	s.running++
+	s.mem.setPinned(id, true)
+	if r.job.Cache || len(r.job.runs) > 1 {
+		s.tree.Insert(r.job.key, id, r.job.Prompt, r.gen, n, s.now)
+	}
+}
+
+// seatID returns an id below Sequences that belongs to nobody and holds exactly m.N tokens of the matched prefix. It may lower
+// m.N when the prefix cannot be had. -1: there is no id.
+func (s *Scheduler) seatID(m *prefix.Match) int {
+	src := int(m.ID)
+	if src >= 0 {
+		s.tree.Touch(src, s.now, true)
+	}
+	idle := src >= 0 && s.runs[src] == nil
+	// Take a cached prefix over where nothing of it is lost.
+	if idle && src < s.cfg.Sequences && m.N == s.mem.lens[src] && !s.cfg.Recurrent {
+		s.tree.Remove(src)
+		return src
+	}
+	id := -1
+	if !s.cfg.NoCopy || src < 0 {
+		id = s.freeID(src)
+	}
+	switch {
+	case id >= 0 && src >= 0:
+		s.copy(src, id, m.N)
+	case id < 0 && idle && src < s.cfg.Sequences:
+		// The matched prefix itself is in the last id: cut it.
+		s.tree.Remove(src)
+		if (s.cfg.NoTrim || s.cfg.Recurrent) && m.N != s.mem.lens[src] {
+			m.N = 0
+		}
+		s.remove(src, m.N)
+		id = src
+	case id < 0:
+		if id = s.freeID(-1); id >= 0 {
+			m.N = 0
+		}
+	}
+	return id
+}
+
+// freeID returns an empty id below Sequences, the lowest one, or empties one. keep is not touched.
+func (s *Scheduler) freeID(keep int) int {
+	for id := range s.cfg.Sequences {
+		if s.runs[id] == nil && s.mem.lens[id] == 0 {
+			return id
+		}
+	}
+	if s.cfg.Parking == 0 || s.cfg.NoCopy {
+		return s.evictID(keep, true)
+	}
+	park := -1
+	for id := s.cfg.Sequences; id < len(s.runs); id++ {
+		if s.mem.lens[id] == 0 {
+			park = id
+			break
+		}
+	}
+	if park < 0 {
+		park = s.evictID(keep, false)
+	}
+	if park < s.cfg.Sequences {
+		return park
+	}
+	// Move the prefix that was least recently of use: a fresh one is likely to be taken over in place.
+	old := -1
+	for id, r := range s.runs[:s.cfg.Sequences] {
+		if r == nil && id != keep && (old < 0 || s.lastUse(id) < s.lastUse(old)) {
+			old = id
+		}
+	}
+	if old < 0 {
+		return -1
+	}
+	s.copy(old, park, s.mem.lens[old])
+	s.tree.Rename(old, park)
+	s.remove(old, 0)
+	return old
+}
+
+func (s *Scheduler) lastUse(id int) time.Duration {
+	last, _ := s.tree.Used(id)
+	return last
+}

@@ -1,0 +1,241 @@
+package batch
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"hearth/engine"
+)
+
+// giveUp is how many steps in a row may find no cells before the only choice left is failed: never, unless the
+// context is not the one that the config describes.
+const giveUp = 12
+
+// Commit takes the result of the step that Plan returned. The events are valid until the next Commit.
+func (s *Scheduler) Commit(now time.Duration, r Result) []Event {
+	if !s.planned {
+		panic("batch: Commit without a Plan that was not idle")
+	}
+	s.planned = false
+	s.now = max(s.now, now)
+	s.events = s.events[:0]
+	if len(s.step.Rows) == 0 {
+		return s.events
+	}
+	switch {
+	case r.Code == CodeOK && len(r.Sampled) != len(s.step.Samples):
+		panic("batch: Commit with another number of samples than Plan asked for")
+	case r.Code == CodeOK:
+		s.commitOK(r)
+	case r.Code == CodeNoSlot:
+		s.undoForks()
+		s.commitNoSlot()
+	case r.Code == CodeAborted:
+		s.undoForks()
+		s.commitAborted()
+	case r.Code == CodeInvalid:
+		s.undoForks()
+		s.failStep()
+	default:
+		s.failAll()
+	}
+	return s.events
+}
+
+// commitOK brings mirror, runs and accounts up to date.
+func (s *Scheduler) commitOK(res Result) {
+	st := &s.step
+	if !s.mem.place(st.Rows, s.split.pieces) {
+		s.mismatch()
+	}
+	s.caution = 0
+	s.mismatches = 0
+	s.stats.LastStep, s.stats.LastDecodes, s.stats.LastPrefills = res.Duration, st.Decodes, st.Prefills
+	s.stats.PadRows += uint64(st.Pads)
+	s.stats.PromptTokens += uint64(st.Prefills)
+	if res.Duration > 0 {
+		s.cost.observe(s.load, res.Duration)
+	}
+	for _, r := range s.decodes {
+		r.have += r.take
+		r.job.tenant.deficit -= decodeWeight
+	}
+	for _, r := range s.prefills {
+		r.have += r.take
+		r.job.tenant.deficit -= prefillWeight * int64(r.take)
+		if s.tree.Holds(int(r.id)) {
+			s.tree.SetHave(int(r.id), r.have)
+		}
+		s.events = append(s.events, Event{
+			Kind: EventPrefill, Job: r.job.ID, Choice: r.choice, Cached: r.cached, Done: r.have, Total: r.target,
+		})
+	}
+	s.commitAfter()
+	for i, r := range s.sampled {
+		s.accept(r, res.Sampled[i])
+	}
+	for _, r := range s.prefills {
+		if r.state == statePrefill && r.have == r.target && r.job.MaxTokens == 0 {
+			s.events = s.end(s.now, r, engine.FinishLength, s.events)
+		}
+	}
+}
+
+// commitAfter mirrors step.After: copies for forks, then padding rows that go.
+func (s *Scheduler) commitAfter() {
+	for _, r := range s.forks {
+		lead := s.leadOf(r)
+		s.mem.copy(int(lead.id), int(r.id), r.target)
+		r.have = r.target
+		s.tree.SetHave(int(r.id), r.have)
+	}
+	for _, op := range s.step.After {
+		if op.Kind == OpRemove && !s.isFork(int(op.Seq)) {
+			s.mem.remove(int(op.Seq), op.P0)
+		}
+	}
+}
+
+// leadOf is the run that computed the prompt of a fork in this step.
+func (s *Scheduler) leadOf(fork *run) *run {
+	for _, r := range s.prefills {
+		if r.job == fork.job {
+			return r
+		}
+	}
+	panic("batch: a fork without its prompt")
+}
+
+// accept takes a sampled token.
+func (s *Scheduler) accept(r *run, got Sampled) {
+	j := r.job
+	r.gen = append(r.gen, got.Token)
+	r.state = stateDecode
+	j.usage.Completion++
+	s.stats.CompletionTokens++
+	if !j.wasFirst {
+		j.wasFirst, j.first = true, s.now
+		j.usage.Prefill = s.now - j.admitted
+	}
+	reason := got.Finish
+	if reason == "" && r.left(s.cfg.Context) == 0 {
+		reason = engine.FinishLength
+	}
+	if reason == "" {
+		return
+	}
+	s.learnLength(len(r.gen))
+	s.events = s.end(s.now, r, reason, s.events)
+}
+
+// learnLength moves the running 80th percentile of output lengths: up by 4/5 of a step for a longer output, down by 1/5 for
+// a shorter one, in steps of an eighth.
+func (s *Scheduler) learnLength(n int) {
+	step := max(1, s.output/8)
+	if float64(n) > s.output {
+		s.output += step * 0.8
+	} else {
+		s.output = max(1, s.output-step*0.2)
+	}
+}
+
+// undoForks sends choices that were to begin in a failed step back to the queue.
+func (s *Scheduler) undoForks() {
+	for _, r := range s.forks {
+		id := int(r.id)
+		s.runs[id] = nil
+		s.running--
+		s.mem.setPinned(id, false)
+		s.tree.Remove(id)
+		r.id, r.state, r.take, r.matched = -1, stateWaiting, 0, 0
+		s.waiting = append(s.waiting, r)
+	}
+	s.forks = s.forks[:0]
+}
+
+// mismatch counts a disagreement between mirror and library.
+func (s *Scheduler) mismatch() {
+	s.stats.Mismatches++
+	s.events = append(s.events, Event{Kind: EventMismatch})
+}
+
+// commitNoSlot survives return code 1: nothing changed, so plan again with less. Cached prefixes go first, then the
+// chunk shrinks, then choices give way, and a client only sees a pause.
+func (s *Scheduler) commitNoSlot() {
+	s.mismatch()
+	s.mismatches++
+	for id, r := range s.runs {
+		if r == nil && s.mem.lens[id] > 0 {
+			s.drop(id)
+		}
+	}
+	for s.cfg.Chunk>>(s.caution+1) > s.cfg.MaxRunning && s.mismatches > 1 {
+		s.caution++
+		if s.mismatches < 4 {
+			break
+		}
+	}
+	if s.mismatches < 4 {
+		return
+	}
+	first := s.first()
+	if v := s.victim(first); v != nil {
+		events := s.step.Events
+		s.step.Events = s.events
+		s.preempt(v)
+		s.events, s.step.Events = s.step.Events, events
+		return
+	}
+	if s.mismatches > giveUp {
+		s.events = s.end(s.now, first, engine.FinishError, s.events)
+	}
+}
+
+// commitAborted goes back to before the step: evaluations that had finished are removed again, and a recurrent state,
+// which cannot go back, is computed again from its prompt.
+func (s *Scheduler) commitAborted() {
+	for i := range s.step.Rows {
+		row := &s.step.Rows[i]
+		if i > 0 && s.step.Rows[i-1].Seq == row.Seq {
+			continue
+		}
+		id := int(row.Seq)
+		r := s.runs[id]
+		if !s.cfg.Recurrent {
+			s.ops = append(s.ops, Op{Kind: OpRemove, Seq: row.Seq, P0: row.Pos, P1: -1})
+			continue
+		}
+		s.tree.Remove(id)
+		s.ops = append(s.ops, Op{Kind: OpRemove, Seq: row.Seq, P0: 0, P1: -1})
+		s.mem.remove(id, 0)
+		r.have, r.state, r.target = 0, statePrefill, r.len()
+		if r.job.Cache || len(r.job.runs) > 1 {
+			s.tree.Insert(r.job.key, id, r.job.Prompt, r.gen, 0, s.now)
+		}
+	}
+}
+
+// failStep ends the choices of a step that llama_decode refused: a bug, but no reason to plan it forever.
+func (s *Scheduler) failStep() {
+	s.mismatch()
+	for _, list := range [2][]*run{s.decodes, s.prefills} {
+		for _, r := range list {
+			s.events = s.end(s.now, r, engine.FinishError, s.events)
+		}
+	}
+}
+
+// failAll ends every job, in the order in which they came: the context is gone.
+func (s *Scheduler) failAll() {
+	s.dead = true
+	jobs := slices.SortedFunc(maps.Values(s.jobs), func(a, b *job) int { return cmp.Compare(a.order, b.order) })
+	for _, j := range jobs {
+		for i := range j.runs {
+			if r := &j.runs[i]; r.state != stateDone {
+				s.events = s.end(s.now, r, engine.FinishError, s.events)
+			}
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package batch
+
+import "time"
+
+// buckets are the row counts to which decode-only steps are padded, so that the backend meets few shapes.
+var buckets = [...]int{1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256}
+
+// bucketOf returns the index of the smallest bucket that holds n rows.
+func bucketOf(n int) int {
+	for i, b := range buckets {
+		if n <= b {
+			return i
+		}
+	}
+	return len(buckets) - 1
+}
+
+// costModel predicts how long a step takes: t = a(bucket) + d(bucket)*span for its decode rows, and
+// b + c*P + e*P*depth for P prefill rows at a depth. Both are fitted online from measured steps. Seconds inside.
+type costModel struct {
+	decode [len(buckets)]rls // over {1, span/1024}
+	alone  rls               // prefill of a step without decode rows, over {1, P/256, P/256*depth/1024}
+	beside rls               // what prefill rows add to a step with decode rows
+	most   int               // prefill rows of the largest step seen
+}
+
+func newCostModel() costModel {
+	var m costModel
+	for i := range m.decode {
+		m.decode[i] = newRLS(2)
+	}
+	m.alone, m.beside = newRLS(3), newRLS(3)
+	return m
+}
+
+// load is what a step costs by.
+type load struct {
+	decodes  int // rows, pads included
+	span     int // n_kv
+	prefills int // rows
+	depth    int // of the prefill rows, mean over rows
+}
+
+func decodeFeatures(l load) [3]float64 { return [3]float64{1, float64(l.span) / 1024} }
+
+func prefillFeatures(l load) [3]float64 {
+	p := float64(l.prefills) / 256
+	return [3]float64{1, p, p * float64(l.depth) / 1024}
+}
+
+// observe learns from a step that took d.
+func (m *costModel) observe(l load, d time.Duration) {
+	t := d.Seconds()
+	m.most = max(m.most, l.prefills)
+	switch {
+	case l.decodes > 0 && l.prefills > 0:
+		if base := m.decodeTime(l); base > 0 {
+			m.beside.observe(prefillFeatures(l), max(0, t-base))
+		}
+	case l.decodes > 0:
+		m.decode[bucketOf(l.decodes)].observe(decodeFeatures(l), t)
+	case l.prefills > 0:
+		m.alone.observe(prefillFeatures(l), t)
+	}
+}
+
+// decodeTime predicts the decode rows alone; 0: unknown. A bucket without observations takes its nearest neighbour's.
+func (m *costModel) decodeTime(l load) float64 {
+	if l.decodes == 0 {
+		return 0
+	}
+	b := bucketOf(l.decodes)
+	for d := 0; d < len(buckets); d++ {
+		for _, i := range [2]int{b + d, b - d} {
+			if i >= 0 && i < len(buckets) && m.decode[i].n > 0 {
+				return m.decode[i].predict(decodeFeatures(l))
+			}
+		}
+	}
+	return 0
+}
+
+// prefillModel is the one of the two that knows about prefill beside the given number of decode rows; nil: unknown.
+func (m *costModel) prefillModel(decodes int) *rls {
+	switch {
+	case decodes > 0 && m.beside.n > 0:
+		return &m.beside
+	case m.alone.n > 0:
+		return &m.alone
+	case m.beside.n > 0:
+		return &m.beside
+	}
+	return nil
+}
+
+// predict guesses a step's duration; 0: unknown.
+func (m *costModel) predict(l load) time.Duration {
+	t := m.decodeTime(l)
+	if l.prefills > 0 {
+		p := m.prefillModel(l.decodes)
+		if p == nil {
+			return 0
+		}
+		t += p.predict(prefillFeatures(l))
+	}
+	return time.Duration(t * float64(time.Second))
+}
+
+// prefillWithin returns how many prefill rows at a depth fit into slack beside the given decode rows; ok is false when
+// nothing is known. It does not trust the model beyond twice the rows that it has seen in one step.
+func (m *costModel) prefillWithin(slack time.Duration, decodes, depth int) (n int, ok bool) {
+	p := m.prefillModel(decodes)
+	if p == nil {
+		return 0, false
+	}
+	perRow := (p.w[1] + p.w[2]*float64(depth)/1024) / 256
+	room := slack.Seconds() - max(0, p.w[0])
+	switch {
+	case room <= 0:
+		return 0, true
+	case perRow <= 0 || room/perRow > float64(2*m.most):
+		return 2 * m.most, true
+	}
+	return int(room / perRow), true
+}
+
+// prefillRate is prefill tokens per second at no depth, 0: unknown.
+func (m *costModel) prefillRate() float64 {
+	if p := m.prefillModel(0); p != nil {
+		if perRow := (max(0, p.w[0]) + p.w[1]) / 256; perRow > 0 {
+			return 1 / perRow
+		}
+	}
+	return 0
+}
+
+// rls is recursive least squares with forgetting over up to three features.
+type rls struct {
+	k int
+	n int // observations
+	w [3]float64
+	p [3][3]float64 // inverse of the weighted sum of x x'
+}
+
+const (
+	// forget makes an observation count half after about 100 newer ones: a step model must follow clocks and thermals.
+	forget = 0.993
+	// windup stops forgetting while the inverse is large, which it becomes along features that do not vary.
+	windup = 1e4
+	// outlier bounds how far one observation may be above the prediction: a compile or a page fault is no step cost.
+	outlier = 4.0
+)
+
+func newRLS(k int) rls {
+	r := rls{k: k}
+	for i := range k {
+		r.p[i][i] = 1e3
+	}
+	return r
+}
+
+// predict is at least 10 us: no step is free.
+func (r *rls) predict(x [3]float64) float64 {
+	y := 0.0
+	for i := range r.k {
+		y += r.w[i] * x[i]
+	}
+	return max(y, 1e-5)
+}
+
+func (r *rls) observe(x [3]float64, y float64) {
+	if r.n >= 8 {
+		y = min(y, outlier*r.predict(x))
+	}
+	lambda, trace := 1.0, r.p[0][0]+r.p[1][1]+r.p[2][2]
+	if trace < windup {
+		lambda = forget
+	}
+	var px [3]float64
+	den, e := lambda, y
+	for i := range r.k {
+		for j := range r.k {
+			px[i] += r.p[i][j] * x[j]
+		}
+		den += x[i] * px[i]
+		e -= r.w[i] * x[i]
+	}
+	for i := range r.k {
+		r.w[i] += px[i] / den * e
+		for j := range r.k {
+			r.p[i][j] = (r.p[i][j] - px[i]*px[j]/den) / lambda
+		}
+	}
+	r.n++
+}

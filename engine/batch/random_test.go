@@ -1,0 +1,112 @@
+package batch_test
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"hearth/engine"
+	"hearth/engine/batch"
+)
+
+// variants are contexts of every kind, small enough that everything runs out all the time.
+var variants = map[string]batch.Config{
+	"unified":        {Cells: 512, Context: 256, Sequences: 6, Parking: 10, Chunk: 64, Outputs: 16},
+	"unified-tight":  {Cells: 256, Context: 256, Sequences: 6, Parking: 4, Chunk: 32, Outputs: 8},
+	"unified-noPark": {Cells: 512, Context: 200, Sequences: 8, MaxRunning: 4, Chunk: 64, Outputs: 8},
+	"unified-nocopy": {Cells: 512, Context: 200, Sequences: 6, Chunk: 64, NoCopy: true},
+	"unified-notrim": {Cells: 512, Context: 200, Sequences: 6, Parking: 3, Chunk: 64, NoTrim: true},
+	"one":            {Cells: 128, Context: 128, Sequences: 1, Chunk: 16},
+	"one-parked":     {Cells: 256, Context: 128, Sequences: 1, Parking: 2, Chunk: 16},
+	"streams":        {Layout: batch.LayoutStreams, Context: 160, Sequences: 8, Chunk: 64, Outputs: 16},
+	"streams-few":    {Layout: batch.LayoutStreams, Context: 160, Sequences: 3, Chunk: 64},
+	"streams-notrim": {Layout: batch.LayoutStreams, Context: 160, Sequences: 4, Chunk: 64, NoTrim: true},
+	"iswa":           {Cells: 512, Context: 200, Sequences: 5, Parking: 4, Chunk: 32, Window: 24, WindowCells: 160},
+	"iswa-roomy":     {Cells: 512, Context: 200, Sequences: 5, Parking: 4, Chunk: 32, Window: 24, WindowCells: 400},
+	"iswa-streams":   {Layout: batch.LayoutStreams, Context: 160, Sequences: 4, Chunk: 32, Window: 24, WindowCells: 64},
+	"hybrid":         {Cells: 512, Context: 200, Sequences: 8, MaxRunning: 4, Chunk: 32, Recurrent: true},
+	"hybrid-streams": {Layout: batch.LayoutStreams, Context: 200, Sequences: 6, MaxRunning: 4, Chunk: 32, Recurrent: true},
+	"recurrent":      {Context: 300, Sequences: 8, MaxRunning: 4, Chunk: 32, Recurrent: true, NoAttention: true},
+}
+
+// TestRandom runs random work through every kind of context. The simulator answers each row by what the row really
+// sees, so a wrong cell anywhere is a wrong token.
+func TestRandom(t *testing.T) {
+	for name, cfg := range variants {
+		t.Run(name, func(t *testing.T) {
+			for seed := range *seeds {
+				t.Run(fmt.Sprint(seed), func(t *testing.T) { randomRun(t, cfg, seed, 60) })
+			}
+		})
+	}
+}
+
+// seeds is how many seeds TestRandom tries in each context. A change of policy deserves more than the default.
+var seeds = flag.Uint64("seeds", 3, "random runs for each kind of context")
+
+func randomRun(t testing.TB, cfg batch.Config, seed uint64, jobs int) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	w := newWorld(t, cfg)
+	w.eos = 3
+	ps := prompts{rng: rng}
+	submitted := 0
+	for submitted < jobs {
+		for submitted < jobs && rng.IntN(3) > 0 {
+			submitted++
+			w.must(w.submit(randomJob(rng, &ps, cfg, batch.JobID(submitted))))
+		}
+		if ids := slices.Sorted(maps.Keys(w.jobs)); len(ids) > 0 {
+			switch id := ids[rng.IntN(len(ids))]; rng.IntN(30) {
+			case 0:
+				if !w.s.Cancel(w.now, id) {
+					t.Fatalf("job %d is not there to cancel", id)
+				}
+			case 1:
+				w.s.Hold(id, true)
+			default:
+				w.s.Hold(id, false)
+			}
+		}
+		for range rng.IntN(6) {
+			w.turn()
+		}
+	}
+	for id := range w.jobs {
+		w.s.Hold(id, false)
+	}
+	w.run(20000)
+	if len(w.done) != jobs {
+		t.Fatalf("%d of %d jobs done", len(w.done), jobs)
+	}
+}
+
+func randomJob(rng *rand.Rand, ps *prompts, cfg batch.Config, id batch.JobID) batch.Job {
+	j := batch.Job{
+		ID: id, Prompt: ps.next(cfg.Context * 2 / 3), MaxTokens: rng.IntN(cfg.Context / 2), Cache: rng.IntN(5) > 0,
+		Tenant: fmt.Sprint("tenant", rng.IntN(3)), Priority: engine.Priority(rng.IntN(3) - 1),
+	}
+	if rng.IntN(8) == 0 {
+		j.MaxTokens = -1
+	}
+	if rng.IntN(4) == 0 {
+		j.Choices = 1 + rng.IntN(5)
+	}
+	for i := range max(j.Choices, 1) {
+		if rng.IntN(6) > 0 {
+			continue
+		}
+		for len(j.Resume) <= i {
+			j.Resume = append(j.Resume, nil)
+		}
+		for range rng.IntN(30) {
+			j.Resume[i] = append(j.Resume[i], engine.Token(rng.IntN(vocab)))
+		}
+	}
+	for m := 5; m < len(j.Prompt) && rng.IntN(2) == 0; m += 1 + rng.IntN(40) {
+		j.Marks = append(j.Marks, m)
+	}
+	return j
+}

@@ -1,0 +1,157 @@
+// sampler_kernel.cpp: see sampler_kernel.h.
+#include "sampler_kernel.h"
+
+#include <cmath>
+#include <limits>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define HS_AVX2 __attribute__((target("avx2,fma")))
+#endif
+
+namespace hs {
+namespace {
+
+constexpr float ninf = -std::numeric_limits<float>::infinity();
+
+// Below this argument a term is no longer seen beside the maximum's exp(0) = 1:
+// 2^-125 is about the smallest normal float.
+constexpr float exp_floor = -86.6f;
+
+float block_max_scalar(const float *x, int n, float *out) {
+    float top = ninf;
+    for (int b = 0, i = 0; i < n; b++) {
+        float m = ninf;
+        for (int end = i + block < n ? i + block : n; i < end; i++) m = x[i] > m ? x[i] : m;
+        out[b] = m;
+        top    = m > top ? m : top;
+    }
+    return top;
+}
+
+int collect_scalar(const float *x, int lo, int hi, float t, int32_t *idx) {
+    int k = 0;
+    for (int i = lo; i < hi; i++)
+        if (x[i] >= t) idx[k++] = i;
+    return k;
+}
+
+inline float term(float x, float m, float s) {
+    float a = (x - m) * s;
+    return a > exp_floor ? std::exp(a) : 0.0f; // false for NaN too
+}
+
+double exp_sum_scalar(const float *x, int n, float m, float s, float *out) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        float e = term(x[i], m, s);
+        sum += e;
+        if (out) out[i] = e;
+    }
+    return sum;
+}
+
+#if defined(__x86_64__)
+
+HS_AVX2 inline float hmax(__m256 v) {
+    __m128 a = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    a        = _mm_max_ps(a, _mm_movehl_ps(a, a));
+    a        = _mm_max_ss(a, _mm_shuffle_ps(a, a, 1));
+    return _mm_cvtss_f32(a);
+}
+
+HS_AVX2 float block_max_avx2(const float *x, int n, float *out) {
+    float top = ninf;
+    int   b = 0, i = 0;
+    for (; i + block <= n; b++, i += block) {
+        // max_ps(a, b) is b when either is NaN, so the accumulator goes second.
+        __m256 m0 = _mm256_set1_ps(ninf), m1 = m0, m2 = m0, m3 = m0;
+        for (int k = 0; k < block; k += 32) {
+            m0 = _mm256_max_ps(_mm256_loadu_ps(x + i + k), m0);
+            m1 = _mm256_max_ps(_mm256_loadu_ps(x + i + k + 8), m1);
+            m2 = _mm256_max_ps(_mm256_loadu_ps(x + i + k + 16), m2);
+            m3 = _mm256_max_ps(_mm256_loadu_ps(x + i + k + 24), m3);
+        }
+        float m = hmax(_mm256_max_ps(_mm256_max_ps(m0, m1), _mm256_max_ps(m2, m3)));
+        out[b]  = m;
+        top     = m > top ? m : top;
+    }
+    if (i < n) {
+        float m = block_max_scalar(x + i, n - i, out + b);
+        top     = m > top ? m : top;
+    }
+    return top;
+}
+
+HS_AVX2 int collect_avx2(const float *x, int lo, int hi, float t, int32_t *idx) {
+    int    k  = 0, i = lo;
+    __m256 vt = _mm256_set1_ps(t);
+    for (; i + 8 <= hi; i += 8) {
+        unsigned mask = (unsigned) _mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(x + i), vt, _CMP_GE_OQ));
+        for (; mask; mask &= mask - 1) idx[k++] = i + __builtin_ctz(mask);
+    }
+    return k + collect_scalar(x, i, hi, t, idx + k);
+}
+
+// 2^a for a in [-126, 0]: the integer part goes into the exponent, the rest, in
+// [-1/2, 1/2], through a polynomial of degree 5 interpolated at Chebyshev
+// nodes; relative error below 2e-7.
+HS_AVX2 inline __m256 exp2_avx2(__m256 a) {
+    __m256i n = _mm256_cvtps_epi32(a);
+    __m256  f = _mm256_sub_ps(a, _mm256_cvtepi32_ps(n));
+    __m256  p = _mm256_set1_ps(0.0013390863f);
+    p         = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.009676032f));
+    p         = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.05550357f));
+    p         = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.24022107f));
+    p         = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.6931472f));
+    p         = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0000001f));
+    // adding to the exponent bits multiplies by 2^n
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(n, 23)));
+}
+
+HS_AVX2 inline __m256 term_avx2(const float *x, __m256 m, __m256 s) {
+    const __m256 lo = _mm256_set1_ps(-125.0f);
+    __m256       a  = _mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(x), m), s);
+    return _mm256_and_ps(exp2_avx2(_mm256_max_ps(a, lo)), _mm256_cmp_ps(a, lo, _CMP_GT_OQ));
+}
+
+HS_AVX2 double exp_sum_avx2(const float *x, int n, float m, float s, float *out) {
+    const __m256 vm = _mm256_set1_ps(m), vs = _mm256_set1_ps(s * 1.44269504f); // log2(e)
+    double       sum = 0;
+    int          i   = 0;
+    while (i + 16 <= n) {
+        // 1024 terms of at most 1 keep float accumulators exact to 1e-6
+        int    end = i + 1024 < n ? i + 1024 : n;
+        __m256 a0 = _mm256_setzero_ps(), a1 = a0;
+        for (; i + 16 <= end; i += 16) {
+            __m256 e0 = term_avx2(x + i, vm, vs), e1 = term_avx2(x + i + 8, vm, vs);
+            a0 = _mm256_add_ps(a0, e0);
+            a1 = _mm256_add_ps(a1, e1);
+            if (out) {
+                _mm256_storeu_ps(out + i, e0);
+                _mm256_storeu_ps(out + i + 8, e1);
+            }
+        }
+        float t[8];
+        _mm256_storeu_ps(t, _mm256_add_ps(a0, a1));
+        for (float v : t) sum += v;
+    }
+    return sum + exp_sum_scalar(x + i, n - i, m, s, out ? out + i : nullptr);
+}
+
+const kernels avx2_kernels = {block_max_avx2, collect_avx2, exp_sum_avx2};
+
+#endif
+
+} // namespace
+
+const kernels scalar_kernels = {block_max_scalar, collect_scalar, exp_sum_scalar};
+
+const kernels &best_kernels() {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2_kernels;
+#endif
+    return scalar_kernels;
+}
+
+} // namespace hs

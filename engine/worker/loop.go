@@ -1,0 +1,376 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"hearth/engine"
+	"hearth/engine/batch"
+	"hearth/engine/enginepb"
+)
+
+// ErrBackend says that the backend failed in a way it does not recover from: the process must be replaced.
+var ErrBackend = errors.New("the backend failed")
+
+// maxRefused is how many steps in a row llama.cpp may refuse (a bug in planning) before the worker gives up.
+const maxRefused = 3
+
+// message is what the inbox holds. Exactly one of its parts is set, except for failed, which has id and session.
+type message struct {
+	kind    messageKind
+	job     *job
+	session *session
+	wire    uint64
+}
+
+type messageKind uint8
+
+const (
+	msgAnnounce messageKind = iota // a request is being prepared
+	msgSubmit                      // it is ready
+	msgFailed                      // it never will be; its session has the failure
+	msgCancel
+	msgSent // a held session's frame was sent
+	msgGone // a session ended
+)
+
+// loop is the step loop. run owns everything that is not said to be shared.
+type loop struct {
+	model Model
+	sched *batch.Scheduler
+	log   *slog.Logger
+	begun time.Time
+	async bool
+	// context is the most tokens of one sequence.
+	context int
+
+	mu    sync.Mutex // guards inbox
+	inbox []message
+	wake  chan struct{} // holds one token when the inbox is not empty
+	stop  chan struct{} // closed to end run
+	ids   atomic.Uint64
+
+	// Shared with Health: when the running step began (ns since begun, 0: none), what was predicted, the newest state.
+	stepBegan, stepPredicted atomic.Int64
+	stats                    atomic.Pointer[engine.Stats]
+
+	drained  []message
+	jobs     map[batch.JobID]*job
+	byWire   map[wireKey]*job // nil while it is being prepared
+	gone     map[wireKey]bool // cancelled while it is being prepared
+	sessions map[*session]int // jobs of each, prepared or not
+	news     []*session       // with something in cur
+	step     uint64
+	gen      uint64 // counts flushes; starts at 1 so that a zero evIn is never current
+	picks    []Pick
+	picked   []*choice
+	sampled  []batch.Sampled
+	scratch  []byte
+	refused  int
+	reused   uint64
+}
+
+type wireKey struct {
+	s  *session
+	id uint64
+}
+
+func newLoop(m Model, cfg batch.Config, log *slog.Logger) (*loop, error) {
+	sched, err := batch.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	l := &loop{
+		model: m, sched: sched, log: log, begun: time.Now(), async: m.Async(), context: cfg.Context, wake: make(chan struct{}, 1),
+		stop: make(chan struct{}), jobs: make(map[batch.JobID]*job), byWire: make(map[wireKey]*job),
+		gone: make(map[wireKey]bool), sessions: make(map[*session]int), gen: 1,
+	}
+	l.publish()
+	return l, nil
+}
+
+// post puts a message into the inbox. Any goroutine; never blocks.
+func (l *loop) post(m message) {
+	l.mu.Lock()
+	l.inbox = append(l.inbox, m)
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// now is the scheduler's clock.
+func (l *loop) now() time.Duration { return time.Since(l.begun) }
+
+// run makes steps until stop is closed (nil) or the backend fails (ErrBackend). It blocks while there is nothing to do.
+func (l *loop) run() error {
+	// OpenMP keeps a team of threads for each OS thread that calls into it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer l.closeAll()
+	for {
+		select {
+		case <-l.stop:
+			return nil
+		default:
+		}
+		l.drain()
+		idle, err := l.oneStep()
+		if err != nil {
+			l.flush()
+			return err
+		}
+		if !idle {
+			if !l.async {
+				l.flush()
+			}
+			continue
+		}
+		l.flush()
+		select {
+		case <-l.wake:
+		case <-l.stop:
+			return nil
+		}
+	}
+}
+
+// drain takes what came since the last step.
+func (l *loop) drain() {
+	l.mu.Lock()
+	l.drained, l.inbox = l.inbox, l.drained[:0]
+	l.mu.Unlock()
+	for i := range l.drained {
+		l.handle(&l.drained[i])
+		l.drained[i] = message{}
+	}
+}
+
+func (l *loop) handle(m *message) {
+	key := wireKey{m.session, m.wire}
+	switch m.kind {
+	case msgAnnounce:
+		l.byWire[key] = nil
+		l.sessions[m.session]++
+	case msgFailed:
+		l.unbook(key)
+	case msgSubmit:
+		if l.gone[key] {
+			m.job.close()
+			l.unbook(key)
+			return
+		}
+		l.submit(m.job, key)
+	case msgCancel:
+		switch j, known := l.byWire[key]; {
+		case !known: // it finished a moment ago
+		case j == nil:
+			l.gone[key] = true
+		default:
+			l.sched.Cancel(l.now(), j.id)
+		}
+	case msgSent:
+		l.hold(m.session, false)
+	case msgGone:
+		for key, j := range l.byWire {
+			if key.s != m.session {
+				continue
+			}
+			if j == nil {
+				l.gone[key] = true
+			} else {
+				l.sched.Cancel(l.now(), j.id)
+			}
+		}
+	}
+}
+
+// unbook forgets a request.
+func (l *loop) unbook(key wireKey) {
+	delete(l.byWire, key)
+	delete(l.gone, key)
+	if l.sessions[key.s]--; l.sessions[key.s] == 0 {
+		delete(l.sessions, key.s)
+	}
+}
+
+func (l *loop) submit(j *job, key wireKey) {
+	if err := l.sched.Submit(l.now(), j.batchJob()); err != nil {
+		l.fail(j, err)
+		j.close()
+		l.unbook(key)
+		return
+	}
+	l.jobs[j.id] = j
+	l.byWire[key] = j
+	if j.session.held {
+		l.sched.Hold(j.id, true)
+	}
+	for i := range j.choices {
+		if c := &j.choices[i]; c.done != "" {
+			l.sched.Finish(l.now(), j.id, i, c.done)
+		}
+	}
+}
+
+// hold pauses or resumes the jobs of a session.
+func (l *loop) hold(s *session, held bool) {
+	if s.held == held {
+		return
+	}
+	s.held = held
+	if held {
+		l.log.Warn("the front end does not read, its requests are paused", "requests", l.sessions[s])
+	}
+	for key, j := range l.byWire {
+		if key.s == s && j != nil {
+			l.sched.Hold(j.id, held)
+		}
+	}
+}
+
+// oneStep plans and computes one step; idle says that there was nothing to do.
+func (l *loop) oneStep() (idle bool, err error) {
+	step := l.sched.Plan(l.now())
+	l.step++
+	l.report(step.Events)
+	if step.Idle() {
+		l.publish()
+		return true, nil
+	}
+	if err := l.apply(step.Ops); err != nil {
+		return false, err
+	}
+	res := batch.Result{Sampled: l.sampled[:0]}
+	if len(step.Rows) > 0 {
+		began := l.now()
+		l.stepPredicted.Store(int64(step.Predicted))
+		l.stepBegan.Store(int64(began))
+		res.Code, err = l.model.Decode(step.Rows)
+		if l.async {
+			l.flush() // the frame of the step before goes out while the device works
+		}
+		if err == nil {
+			res.Code, err = l.model.Sync()
+		}
+		res.Duration = l.now() - began
+		l.stepBegan.Store(0)
+		if err := l.judge(res.Code, err); err != nil {
+			return false, err
+		}
+	}
+	if res.Code == batch.CodeOK {
+		if err := l.apply(step.After); err != nil {
+			return false, err
+		}
+		if res.Sampled, err = l.sample(step, res.Sampled); err != nil {
+			return false, err
+		}
+	}
+	l.sampled = res.Sampled
+	l.report(l.sched.Commit(l.now(), res))
+	l.publish()
+	return false, nil
+}
+
+// judge decides what a decode's code means for the worker; the scheduler decides what it means for the requests.
+func (l *loop) judge(code batch.Code, err error) error {
+	switch {
+	case code == batch.CodeOK:
+		l.refused = 0
+		return nil
+	case code <= batch.CodeFatal:
+		return fmt.Errorf("%w: decode: %w", ErrBackend, err)
+	case code == batch.CodeInvalid:
+		l.refused++
+		l.log.Error("llama.cpp refused a step", "err", err, "in_a_row", l.refused)
+		if l.refused >= maxRefused {
+			return fmt.Errorf("%w: %d steps in a row were refused: %w", ErrBackend, l.refused, err)
+		}
+	}
+	return nil
+}
+
+// apply makes the step's memory operations.
+func (l *loop) apply(ops []batch.Op) error {
+	for _, op := range ops {
+		var err error
+		switch op.Kind {
+		case batch.OpRemove:
+			err = l.model.Remove(op.Seq, op.P0, op.P1)
+		case batch.OpCopy:
+			err = l.model.Copy(op.Src, op.Seq, op.P0, op.P1)
+		}
+		if err != nil {
+			// The mirror and the memory differ from here on: only a fresh process is right again.
+			return fmt.Errorf("%w: memory operation %+v: %w", ErrBackend, op, err)
+		}
+	}
+	return nil
+}
+
+// sample draws the step's tokens, turns them into events and answers the scheduler.
+func (l *loop) sample(step *batch.Step, out []batch.Sampled) ([]batch.Sampled, error) {
+	l.picks, l.picked = l.picks[:0], l.picked[:0]
+	for i := range step.Samples {
+		s := &step.Samples[i]
+		c := &l.jobs[s.Job].choices[s.Choice]
+		l.picks = append(l.picks, Pick{Output: int(s.Output), Row: c.row})
+		l.picked = append(l.picked, c)
+	}
+	if len(l.picks) == 0 {
+		return out, nil
+	}
+	if err := l.model.Sample(l.picks); err != nil {
+		return out, fmt.Errorf("%w: sample: %w", ErrBackend, err)
+	}
+	for i := range step.Samples {
+		s := &step.Samples[i]
+		out = append(out, l.keep(l.jobs[s.Job], int(s.Choice), l.picked[i]))
+	}
+	clear(l.picks)
+	clear(l.picked)
+	return out, nil
+}
+
+// keep takes one drawn token into its choice.
+func (l *loop) keep(j *job, n int, c *choice) batch.Sampled {
+	if err := c.row.Err(); err != nil {
+		ev := l.event(j, n)
+		ev.Err = enginepb.FromError(err)
+		return batch.Sampled{Finish: engine.FinishError}
+	}
+	t := c.row.Token()
+	c.row.Accept(t)
+	ev := l.event(j, n)
+	ev.Tokens = append(ev.Tokens, t)
+	if j.req.Logprobs {
+		ev.Logprobs = append(ev.Logprobs, l.logprob(c.row, t))
+	}
+	var reason engine.FinishReason
+	l.scratch, reason = c.feed(l.model, &j.req, t, l.scratch[:0])
+	ev.Text += string(l.scratch)
+	return batch.Sampled{Token: t, Finish: reason}
+}
+
+func (l *loop) logprob(r Row, t engine.Token) *enginepb.TokenLogprob {
+	out := &enginepb.TokenLogprob{Token: t, Bytes: l.model.SpecialPiece(t), Logprob: r.Logprob()}
+	toks, lps := r.Top()
+	for i, t := range toks {
+		out.Top = append(out.Top, &enginepb.TokenLogprob{Token: t, Bytes: l.model.SpecialPiece(t), Logprob: lps[i]})
+	}
+	return out
+}
+
+// closeAll frees the samplers of jobs that still run.
+func (l *loop) closeAll() {
+	for _, j := range l.jobs {
+		j.close()
+	}
+}

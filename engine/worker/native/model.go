@@ -1,0 +1,278 @@
+package native
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+
+	"hearth/engine"
+	"hearth/engine/batch"
+	"hearth/engine/llama"
+	"hearth/engine/worker"
+)
+
+// model implements worker.Model.
+type model struct {
+	rt   *llama.Runtime
+	m    *llama.Model
+	ctx  *llama.Context
+	b    *llama.Batch
+	s    *llama.Sampler
+	lora []*llama.Adapter
+	spec engine.LoadSpec
+	log  *slog.Logger
+	info engine.Info
+	cfg  batch.Config
+
+	rows   llama.Rows
+	jobs   []llama.Job
+	async  bool
+	picked []*row
+}
+
+// init makes the context and everything that belongs to it.
+func (m *model) init(dev llama.Device, progress func(string, float64)) error {
+	mi := m.m.Info()
+	if !mi.Decoder && mi.Encoder && m.spec.Mode == "" {
+		m.spec.Mode = "embedding" // it cannot do anything else
+	}
+	m.async = m.spec.Backend != "cpu" && dev.Type != llama.DeviceCPU
+	progress("context", 0)
+	var err error
+	if m.spec.Mode == "embedding" || m.spec.Mode == "rerank" {
+		err = m.initEmbedding(mi)
+	} else {
+		err = m.initChat(mi, dev)
+	}
+	if err != nil {
+		return err
+	}
+	if err := m.adapters(); err != nil {
+		return err
+	}
+	m.describe(mi, dev)
+	return nil
+}
+
+func (m *model) initChat(mi llama.ModelInfo, dev llama.Device) error {
+	if mi.Diffusion || mi.Encoder {
+		return &engine.Error{Kind: engine.KindUnsupported, Field: "model", Message: "this kind of model (encoder or diffusion) cannot chat"}
+	}
+	if mi.Embeddings && m.spec.Mode == "" && mi.Pooling == llama.PoolingRank {
+		return &engine.Error{Kind: engine.KindUnsupported, Field: "model", Message: "this is a rerank model: load it with mode rerank"}
+	}
+	free := uint64(0)
+	if devices, err := m.rt.Devices(); err == nil {
+		for _, d := range devices {
+			if d.Name == dev.Name {
+				free = d.MemoryFree
+			}
+		}
+	}
+	z := choose(&m.spec, &mi, kvBytes(&mi, m.m.Metadata(), m.spec.KVTypeK, m.spec.KVTypeV), free, physicalCores("/sys"))
+	err := m.newContext(llama.ContextParams{
+		Ctx: z.cells, Batch: z.chunk, UBatch: z.chunk, SeqMax: z.sequences, OutputsMax: z.sequences,
+		Threads: z.threads, Flash: flash(m.spec.FlashAttention),
+		TypeK: llama.KVType(m.spec.KVTypeK), TypeV: llama.KVType(m.spec.KVTypeV), KVUnified: z.unified,
+		// The full cache for window layers: prefixes of any length can be reused. Without it a window of 1024 or more
+		// saves memory, but every returning conversation is computed again from its first token.
+		SWAFull: true,
+	})
+	if err != nil {
+		return err
+	}
+	c := m.ctx
+	if m.b, err = llama.NewBatch(c.NBatch(), 1, m.log); err != nil {
+		return memoryError(err)
+	}
+	// Sampling runs while the device waits, so use what cores there are, within reason: a row takes 20 us.
+	if m.s, err = llama.NewSampler(mi.Vocab, c.NOutputsMax()*engine.MaxChoices, min(4, max(1, runtime.NumCPU()/2)), m.log); err != nil {
+		return memoryError(err)
+	}
+	parking := 0
+	if z.unified && !mi.Recurrent && !mi.Hybrid {
+		parking = c.MaxSeqID() - c.NSeqMax()
+	}
+	m.cfg = batch.Config{
+		Layout: batch.LayoutUnified, Cells: c.NCtx(), Context: min(c.NCtxSeq(), z.context), Sequences: c.NSeqMax(),
+		Parking: parking, Chunk: c.NBatch(), Outputs: c.NOutputsMax(),
+		Recurrent: mi.Recurrent || mi.Hybrid, NoAttention: mi.Recurrent,
+	}
+	if !z.unified {
+		m.cfg.Layout = batch.LayoutStreams
+	}
+	return nil
+}
+
+// initEmbedding makes a context whose one step can hold a longest text, or many short ones.
+func (m *model) initEmbedding(mi llama.ModelInfo) error {
+	limit := cmp.Or(m.spec.Context, min(cmp.Or(mi.CtxTrain, 512), engine.DefaultContext))
+	tokens := max(limit, cmp.Or(m.spec.Chunk, 2048))
+	seqs := cmp.Or(m.spec.MaxSequences, 64)
+	cores := m.spec.Threads
+	if cores == 0 {
+		cores = physicalCores("/sys")
+	}
+	pool, err := pooling(m.spec.Pooling)
+	if err != nil {
+		return err
+	}
+	if m.spec.Mode == "rerank" {
+		pool = llama.PoolingRank
+	} else if pool == llama.PoolingModel && !mi.Embeddings {
+		pool = llama.PoolingMean // a chat model asked for embeddings
+	}
+	return m.newContext(llama.ContextParams{
+		Ctx: pad256(tokens), Batch: pad256(tokens), UBatch: pad256(tokens), SeqMax: seqs, Threads: cores,
+		Flash: flash(m.spec.FlashAttention), KVUnified: true, SWAFull: true, Embeddings: true, Pooling: pool,
+	})
+}
+
+func (m *model) newContext(p llama.ContextParams) error {
+	c, err := m.m.NewContext(p)
+	switch {
+	case errors.Is(err, llama.ErrRange):
+		return &engine.Error{Kind: engine.KindInvalid, Message: "the context's settings do not fit the model", Cause: err}
+	case err != nil:
+		return &engine.Error{Kind: engine.KindUnavailable, Message: "there is not enough memory for the model's context", Hint: "a smaller context needs less", Cause: err}
+	}
+	m.ctx = c
+	if p.Embeddings {
+		if m.b, err = llama.NewBatch(c.NBatch(), 1, m.log); err != nil {
+			return memoryError(err)
+		}
+	}
+	return nil
+}
+
+func memoryError(err error) error {
+	return &engine.Error{Kind: engine.KindUnavailable, Message: "there is not enough memory", Cause: err}
+}
+
+func flash(v string) llama.FlashAttn {
+	return map[string]llama.FlashAttn{"on": llama.FlashOn, "off": llama.FlashOff}[v] // "" and "auto": FlashAuto
+}
+
+func pooling(v string) (llama.Pooling, error) {
+	p, ok := map[string]llama.Pooling{
+		"": llama.PoolingModel, "none": llama.PoolingNone, "mean": llama.PoolingMean, "cls": llama.PoolingCLS,
+		"last": llama.PoolingLast, "rank": llama.PoolingRank,
+	}[v]
+	switch {
+	case !ok:
+		return 0, engine.Invalid("pooling", fmt.Sprintf("is %q, which is none of llama.cpp's", v))
+	case p == llama.PoolingNone:
+		return 0, &engine.Error{Kind: engine.KindUnsupported, Field: "pooling", Message: "one vector per token (pooling none) is not supported"}
+	}
+	return p, nil
+}
+
+// adapters loads the LoRA files and puts them in force.
+func (m *model) adapters() error {
+	var scales []float32
+	for _, l := range m.spec.LoRA {
+		a, err := m.m.LoadAdapter(l.Path)
+		if err != nil {
+			return &engine.Error{Kind: engine.KindInvalid, Field: "lora", Message: "the LoRA adapter cannot be loaded", Cause: err}
+		}
+		m.lora = append(m.lora, a)
+		scales = append(scales, l.Scale)
+	}
+	if len(m.lora) == 0 {
+		return nil
+	}
+	if err := m.ctx.SetAdapters(m.lora, scales); err != nil {
+		return &engine.Error{Kind: engine.KindInvalid, Field: "lora", Message: "the LoRA adapters do not fit the model", Cause: err}
+	}
+	return nil
+}
+
+// describe fills in Info.
+func (m *model) describe(mi llama.ModelInfo, dev llama.Device) {
+	version, _ := llama.Version()
+	template, _ := m.m.ChatTemplate("")
+	layout := "unified"
+	if m.cfg.Layout == batch.LayoutStreams {
+		layout = "streams"
+	}
+	text := func(t llama.Token) string {
+		if t < 0 {
+			return ""
+		}
+		return string(m.m.SpecialPiece(t))
+	}
+	m.info = engine.Info{
+		Name: m.spec.Name, Architecture: m.m.Metadata()["general.architecture"], Description: mi.Description, Path: m.spec.Path,
+		SizeBytes: mi.Size, Params: mi.Params, VocabSize: mi.Vocab, EmbeddingLen: mi.EmbdOut, ContextTrain: mi.CtxTrain,
+		Context: m.cfg.Context, Cells: m.ctx.NCtx(), MaxSequences: m.ctx.NSeqMax(), ChatTemplate: template,
+		BOS: text(mi.BOS), EOS: text(mi.EOS), AddsBOS: mi.AddBOS,
+		Embedding: m.spec.Mode == "embedding", Rerank: m.spec.Mode == "rerank",
+		Recurrent: mi.Recurrent, Hybrid: mi.Hybrid, SlidingWindow: mi.SWA,
+		Backend: m.spec.Backend, KVLayout: layout, LlamaVersion: version,
+		Device: engine.Device{
+			Name: dev.Name, Description: dev.Description, PCI: dev.PCI, MemoryFree: dev.MemoryFree, MemoryTotal: dev.MemoryTotal,
+		},
+	}
+	if m.info.Context == 0 { // embeddings have no scheduler
+		m.info.Context = m.ctx.NBatch()
+	}
+}
+
+// Close frees everything in the order that the handles demand.
+func (m *model) Close() {
+	closeAll := []interface{ Close() error }{}
+	if m.s != nil {
+		closeAll = append(closeAll, m.s)
+	}
+	if m.ctx != nil {
+		closeAll = append(closeAll, m.ctx)
+	}
+	if m.b != nil {
+		closeAll = append(closeAll, m.b)
+	}
+	for _, a := range m.lora {
+		closeAll = append(closeAll, a)
+	}
+	closeAll = append(closeAll, m.m, m.rt)
+	for _, c := range closeAll {
+		if err := c.Close(); err != nil {
+			m.log.Warn("close the model", "err", err)
+		}
+	}
+}
+
+// Info implements worker.Model.
+func (m *model) Info() engine.Info { return m.info }
+
+// Config implements worker.Model.
+func (m *model) Config() batch.Config { return m.cfg }
+
+// Abort implements worker.Model.
+func (m *model) Abort() { m.ctx.Abort() }
+
+// Tokenize implements worker.Vocabulary.
+func (m *model) Tokenize(text string, addSpecial, parseSpecial bool) ([]engine.Token, error) {
+	return m.m.Tokenize(text, addSpecial, parseSpecial)
+}
+
+// Piece implements worker.Vocabulary.
+func (m *model) Piece(t engine.Token) []byte { return m.m.Piece(t) }
+
+// SpecialPiece implements worker.Vocabulary.
+func (m *model) SpecialPiece(t engine.Token) []byte { return m.m.SpecialPiece(t) }
+
+// IsEOG implements worker.Vocabulary.
+func (m *model) IsEOG(t engine.Token) bool { return m.m.IsEOG(t) }
+
+// BOS implements worker.Vocabulary.
+func (m *model) BOS() engine.Token { return m.m.Info().BOS }
+
+// EOS implements worker.Vocabulary.
+func (m *model) EOS() engine.Token { return m.m.Info().EOS }
+
+// SEP implements worker.Vocabulary.
+func (m *model) SEP() engine.Token { return m.m.Info().SEP }
+
+var _ worker.Model = (*model)(nil)

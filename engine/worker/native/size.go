@@ -1,0 +1,107 @@
+package native
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"hearth/engine"
+	"hearth/engine/llama"
+)
+
+// sizes are the context's dimensions, chosen from the load order, the model and the device.
+type sizes struct {
+	context   int // tokens of one sequence
+	cells     int // tokens of the pool
+	sequences int
+	chunk     int
+	threads   int
+	unified   bool
+}
+
+// pad256 rounds up as llama.cpp rounds a context.
+func pad256(n int) int { return (n + 255) / 256 * 256 }
+
+// choose fills in what the order leaves open. cellBytes is what one cell of KV cache takes, free the device's memory
+// left after the weights (0: unknown or shared with everything else).
+func choose(s *engine.LoadSpec, info *llama.ModelInfo, cellBytes, free uint64, cores int) sizes {
+	var z sizes
+	z.context = s.Context
+	if z.context == 0 {
+		z.context = engine.DefaultContext
+		if info.CtxTrain > 0 {
+			z.context = min(z.context, info.CtxTrain)
+		}
+	}
+	z.context = pad256(z.context)
+	z.sequences = cmp.Or(s.MaxSequences, engine.DefaultMaxSequences)
+	z.unified = s.KVLayout != "streams"
+	switch {
+	case !z.unified:
+		z.cells = z.context * z.sequences
+	case s.Cells > 0:
+		z.cells = max(pad256(s.Cells), z.context)
+	default:
+		// One context's worth is what a single user needs and what other servers allocate. On a GPU with room, four let
+		// several long conversations stay cached beside the one that runs.
+		z.cells = z.context
+		for _, f := range []int{4, 2} {
+			if s.Backend != "cpu" && free > 0 && uint64(f*z.context)*cellBytes < free/2 {
+				z.cells = f * z.context
+				break
+			}
+		}
+	}
+	z.chunk = min(cmp.Or(s.Chunk, engine.DefaultChunk), z.cells)
+	z.chunk = max(z.chunk, z.sequences) // a step must hold one row of every sequence
+	z.threads = s.Threads
+	if z.threads == 0 {
+		z.threads = cores
+		if s.Backend != "cpu" && (s.GPULayers < 0 || s.GPULayers > info.Layers) {
+			z.threads = 1
+		}
+	}
+	return z
+}
+
+// kvBytes is the memory of one cell in all layers, from the model's metadata.
+func kvBytes(info *llama.ModelInfo, meta map[string]string, typeK, typeV string) uint64 {
+	arch := meta["general.architecture"]
+	num := func(key string, def int) int {
+		if n, err := strconv.Atoi(meta[arch+"."+key]); err == nil && n > 0 {
+			return n
+		}
+		return def
+	}
+	heads := max(1, info.Heads)
+	k := num("attention.key_length", info.Embd/heads)
+	v := num("attention.value_length", info.Embd/heads)
+	per := func(n int, kvType string) float64 {
+		bits := map[string]float64{"": 16, "f16": 16, "bf16": 16, "f32": 32, "q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5, "iq4_nl": 4.5}
+		return float64(n) * bits[kvType] / 8
+	}
+	return uint64(float64(info.Layers*max(1, info.HeadsKV)) * (per(k, typeK) + per(v, typeV)))
+}
+
+// physicalCores counts the distinct (package, core) pairs of the CPUs below root ("/sys"); without them it is the
+// number of CPUs that this process may use.
+func physicalCores(root string) int {
+	logical := runtime.NumCPU()
+	dirs, err := filepath.Glob(filepath.Join(root, "devices/system/cpu/cpu[0-9]*/topology"))
+	if err != nil || len(dirs) == 0 {
+		return logical
+	}
+	seen := make(map[string]bool)
+	for _, d := range dirs {
+		core, err1 := os.ReadFile(filepath.Join(d, "core_id"))
+		pkg, err2 := os.ReadFile(filepath.Join(d, "physical_package_id"))
+		if err1 != nil || err2 != nil {
+			return logical
+		}
+		seen[strings.TrimSpace(string(pkg))+":"+strings.TrimSpace(string(core))] = true
+	}
+	return min(len(seen), logical)
+}
