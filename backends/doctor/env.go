@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"hearth/backends"
+	"hearth/backends/codeobject"
 	"hearth/backends/probe"
 	"hearth/backends/sysroot"
 	"hearth/backends/vulkan"
@@ -37,12 +38,14 @@ type Bundle struct {
 	GGMLVersion  string   `json:"ggml_version"`
 	Source       string   `json:"source"`  // "debian", "system" or "source"
 	Plugins      []string `json:"plugins"` // kinds: "cpu", "vulkan", "hip"
-	// GFXTargets are the targets the HIP plugin has code objects for, read from the library; unknown when it does not say.
-	GFXTargets backends.Optional[[]string] `json:"gfx_targets,omitzero"`
-	// BLASTargets are the targets rocBLAS has kernel files for, and BLASFallback those with slow ones only.
-	BLASTargets  backends.Optional[[]string] `json:"blas_targets,omitzero"`
-	BLASFallback []string                    `json:"blas_fallback,omitempty"`
-	// Missing are libraries that a plugin needs and the loader would not find, "libamdhip64.so.6 (needed by libggml-hip.so)".
+	// GFXTargets are the targets the HIP plugin has code objects for, read from the library; GFXUnknown is why the list
+	// may not be all of them.
+	GFXTargets []string `json:"gfx_targets,omitempty"`
+	GFXUnknown string   `json:"gfx_unknown,omitempty"`
+	// BLAS are rocBLAS's kernel files by target; nil when nobody looked.
+	BLAS codeobject.KernelFiles `json:"blas,omitempty"`
+	// Missing are libraries that the HIP plugin needs, directly or through others, that the loader
+	// would not find, "libamdhip64.so.6 (needed by libggml-hip.so)".
 	Missing []string `json:"missing,omitempty"`
 	// ROCr is the version in libhsa-runtime64's file name, "1.18.0"; empty when the bundle has none.
 	ROCr string `json:"rocr,omitempty"`

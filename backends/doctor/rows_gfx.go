@@ -135,31 +135,25 @@ func checkMixedGFX(f *facts) outcome {
 
 func checkBLAS(f *facts) outcome {
 	b := f.env.Bundle
-	if !b.BLASTargets.Known() {
-		return unknown("the bundle's rocBLAS files were not looked at")
+	if b.BLAS == nil {
+		return unknown("rocBLAS's kernel files were not looked at")
 	}
 	var missing, slow []string
 	covered := true
 	for _, d := range f.devices {
-		if d.HIP == nil || d.GFX == "" || d.HIP.Support.Class == backends.SupportNone {
+		if d.HIP == nil || d.GFX == "" || d.HIP.Support.Class == backends.SupportNone || d.HIP.Support.Class == backends.SupportOverride {
 			continue // reported by gfx-code-object
 		}
-		target := first(d.HIP.Support.Target, d.HIP.GFX)
-		if strings.HasSuffix(target, "-generic") || target == "amdgcnspirv" {
-			target = d.HIP.GFX
+		files := b.BLAS[d.HIP.GFX]
+		switch {
+		case files.Index && files.Tuned > 0:
+		case files.Index:
+			slow = append(slow, d.HIP.GFX)
+		case d.Kind == backends.KindIntegrated && f.hasDiscrete():
+		default:
+			missing = append(missing, describe(d))
+			covered = covered && f.vulkanCovers(d)
 		}
-		if slices.Contains(b.BLASTargets.Or(nil), target) {
-			continue
-		}
-		if slices.Contains(b.BLASFallback, target) {
-			slow = append(slow, target)
-			continue
-		}
-		if d.Kind == backends.KindIntegrated && f.hasDiscrete() {
-			continue
-		}
-		missing = append(missing, describe(d))
-		covered = covered && f.vulkanCovers(d)
 	}
 	switch {
 	case len(missing) > 0:
@@ -169,9 +163,10 @@ func checkBLAS(f *facts) outcome {
 		}
 		return o
 	case len(slow) > 0:
-		return warning("only fallback kernels for "+strings.Join(slow, " ")).because("rocBLAS has no tuned kernels for the target: prefill is slow", "compare with the Vulkan backend (hearth compare)")
+		return warning("only fallback kernels for "+strings.Join(slow, " ")).
+			because("rocBLAS has no tuned kernels for the target: prefill is slow", "compare with the Vulkan backend (hearth compare)")
 	}
-	return good("")
+	return good("files for " + strings.Join(b.BLAS.Processors(), " "))
 }
 
 func checkLibPath(f *facts, variable string) outcome {

@@ -198,7 +198,7 @@ func TestDoctorOnFakes(t *testing.T) {
 			FS: fixtures.Open(t, c.machine),
 			Bundle: &doctor.Bundle{
 				Name: r.Bundle.Name, GGMLVersion: r.Bundle.GGMLVersion, Source: string(r.Bundle.Source), Plugins: []string{"cpu", "hip"},
-				GFXTargets: backends.Some(r.Bundle.GFXTargets),
+				GFXTargets: r.Bundle.GFXTargets,
 			},
 			Probe: func(_ context.Context, backend string, env []string) (probe.Result, error) {
 				return run(t, r, child, r.Env(env...), "devices", r.Plugin(bundle.Kind(backend))), nil
