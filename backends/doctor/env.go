@@ -17,8 +17,9 @@ type Env struct {
 	FS sysroot.FS
 	// Environ is the environment that workers would inherit. Paths in it count below the root.
 	Environ backends.Environ
-	// Bundle is the engine bundle in use; nil when there is none.
-	Bundle *Bundle
+	// Bundle is the engine bundle in use; nil when there is none, and NoBundle says why.
+	Bundle   *Bundle
+	NoBundle string
 	// Probe starts the plugin of a backend (backends.HIP or Vulkan) in a child, with additions to its environment. Nil:
 	// plugins are not started, and what only they can tell stays unknown. It is called only when a GPU is there.
 	Probe func(ctx context.Context, backend string, env []string) (probe.Result, error)

@@ -124,6 +124,9 @@ func vulkanRows() []row {
 
 func checkBundle(f *facts) outcome {
 	b := f.env.Bundle
+	if b == nil && f.env.NoBundle != "" {
+		return bad(f.env.NoBundle)
+	}
 	if b == nil {
 		return unknown("no engine bundle was named")
 	}
