@@ -12,7 +12,7 @@ import (
 func Handler(run func(ctx context.Context) Report) http.Handler {
 	turn := make(chan struct{}, 1)
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if !loopback(req.RemoteAddr) {
+		if !loopback(req.RemoteAddr) || forwarded(req.Header) {
 			http.Error(w, `{"error":{"message":"the doctor answers on loopback only","type":"forbidden"}}`, http.StatusForbidden)
 			return
 		}
@@ -30,6 +30,11 @@ func Handler(run func(ctx context.Context) Report) http.Handler {
 		w.Header().Set("Cache-Control", "no-store")
 		_ = json.NewEncoder(w).Encode(report) // the client may be gone
 	})
+}
+
+// forwarded says that a proxy on this machine speaks for someone else.
+func forwarded(h http.Header) bool {
+	return h.Get("X-Forwarded-For") != "" || h.Get("Forwarded") != "" || h.Get("X-Real-Ip") != ""
 }
 
 func loopback(remote string) bool {

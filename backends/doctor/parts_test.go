@@ -37,6 +37,13 @@ func TestHandlerAnswersLoopbackAlone(t *testing.T) {
 			t.Errorf("%q: %s", remote, w.Body)
 		}
 	}
+	r := httptest.NewRequest(http.MethodGet, "/api/doctor", nil)
+	r.RemoteAddr = "127.0.0.1:5000"
+	r.Header.Set("X-Forwarded-For", "192.0.2.7")
+	w := httptest.NewRecorder()
+	if h.ServeHTTP(w, r); w.Code != http.StatusForbidden {
+		t.Errorf("through a proxy: status %d", w.Code)
+	}
 	if runs != 2 {
 		t.Errorf("%d reports were made", runs)
 	}

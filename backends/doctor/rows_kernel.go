@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"syscall"
@@ -488,6 +489,7 @@ func checkSysfs(f *facts) outcome {
 	for _, d := range f.devices {
 		problems = append(problems, d.Problems...)
 	}
+	problems = slices.DeleteFunc(problems, func(p backends.Problem) bool { return errors.Is(p, fs.ErrNotExist) }) // not every kernel has every file
 	if len(problems) == 0 {
 		return good("")
 	}

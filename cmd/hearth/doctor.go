@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,6 +91,15 @@ func (a *app) doctor(cmd *cobra.Command, f doctorFlags) (err error) {
 		err = &exitError{code}
 	}
 	return err
+}
+
+// doctorHandler serves the same report to the page and to scripts on this machine.
+func (a *app) doctorHandler(cfg *configs.Config) http.Handler {
+	return doctor.Handler(func(ctx context.Context) doctor.Report {
+		env := a.doctorEnv(cfg, true)
+		env.AllowCPU = true // the server runs, on the CPU if need be
+		return doctor.Run(ctx, env)
+	})
 }
 
 // examine runs the checks and, when asked, writes the archive.

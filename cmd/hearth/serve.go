@@ -227,7 +227,7 @@ func (a *app) backend(cfg *configs.Config, store *models.Store, log *slog.Logger
 	srv, err := server.New(server.Config{
 		APIKeys: cfg.Server.APIKeys, CORSOrigins: cfg.Server.Origins, AllowedHosts: cfg.Server.Hosts,
 		MaxBodyBytes: int64(cfg.Server.MaxBody), DefaultModel: cfg.Default, ShutdownGrace: cfg.Server.ShutdownTimeout,
-	}, server.Deps{Models: s, Logger: log, Version: version()})
+	}, server.Deps{Models: s, Logger: log, Version: version(), Doctor: a.doctorHandler(cfg)})
 	if err != nil {
 		pool.Close()
 		return nil, err
