@@ -67,6 +67,9 @@ func (m *Model) NewGrammar(p GrammarParams) (*Grammar, error) {
 		(*C.int32_t)(unsafe.SliceData(p.Tokens)), C.int32_t(len(p.Tokens)), C.bool(p.Lazy), &h, &e)
 	if rc != C.HS_OK {
 		m.refs.release()
+		if rc == C.HS_EXCEPTION { // a bad trigger pattern; nothing was made, nothing is broken
+			rc = C.HS_FAILED
+		}
 		return nil, shimError("new grammar", ErrGrammar, rc, &e)
 	}
 	return m.wrapGrammar(h), nil

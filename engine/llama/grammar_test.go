@@ -109,7 +109,7 @@ func TestGrammarErrors(t *testing.T) {
 			t.Errorf("%s: accepted", name)
 			continue
 		}
-		if !errors.Is(err, llama.ErrGrammar) && !errors.Is(err, llama.ErrException) {
+		if !errors.Is(err, llama.ErrGrammar) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
