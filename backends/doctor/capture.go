@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"hearth/backends/probe"
+	"hearth/backends/survey"
 	"hearth/backends/sysroot"
 	"hearth/backends/vulkan"
 )
@@ -41,7 +42,7 @@ func Capture(ctx context.Context, env Env, opt CaptureOptions) (Report, sysroot.
 	f := gather(ctx, env)
 	report := judge(f)
 	a := rec.archive(strings.TrimSpace(opt.Comment)+"\n", func(name string, data []byte) ([]byte, bool) {
-		if v, ok := mesaOf(f.vk, name); ok { // what the checks took from the driver's megabytes
+		if v, ok := mesaOf(f.Inventory, name); ok { // what the checks took from the driver's megabytes
 			return []byte("excerpt of the driver library: Mesa " + v.String() + "\n"), true
 		}
 		return red.file(name, data)
@@ -80,7 +81,7 @@ func mesaOf(inv vulkan.Inventory, library string) (vulkan.Version, bool) {
 	return vulkan.Version{}, false
 }
 
-func redactedBundle(red *redactor, b *Bundle) *Bundle {
+func redactedBundle(red *redactor, b *survey.Bundle) *survey.Bundle {
 	if b == nil {
 		return nil
 	}

@@ -73,7 +73,7 @@ func libRows() []row {
 func checkCode(f *facts) outcome {
 	var none, notes []string
 	covered, override := true, ""
-	for _, d := range f.devices {
+	for _, d := range f.Devices {
 		if d.HIP == nil || d.GFX == "" {
 			continue
 		}
@@ -108,15 +108,15 @@ func checkCode(f *facts) outcome {
 }
 
 func (f *facts) hasDiscrete() bool {
-	return slices.ContainsFunc(f.devices, func(d backends.Device) bool { return d.Kind == backends.KindDiscrete })
+	return slices.ContainsFunc(f.Devices, func(d backends.Device) bool { return d.Kind == backends.KindDiscrete })
 }
 
 func checkMixedGFX(f *facts) outcome {
-	if len(f.gpuNodes()) < 2 {
+	if len(f.GPUNodes()) < 2 {
 		return skipped("one GPU")
 	}
 	var with, without []string
-	for _, d := range f.devices {
+	for _, d := range f.Devices {
 		if d.HIP == nil || !d.HIP.HIPIndex.Known() {
 			continue
 		}
@@ -140,7 +140,7 @@ func checkBLAS(f *facts) outcome {
 	}
 	var missing, slow []string
 	covered := true
-	for _, d := range f.devices {
+	for _, d := range f.Devices {
 		if d.HIP == nil || d.GFX == "" || d.HIP.Support.Class == backends.SupportNone || d.HIP.Support.Class == backends.SupportOverride {
 			continue // reported by gfx-code-object
 		}

@@ -16,6 +16,7 @@ import (
 	"hearth/backends"
 	"hearth/backends/doctor"
 	"hearth/backends/probe"
+	"hearth/backends/survey"
 	"hearth/backends/sysroot"
 	"hearth/configs"
 	"hearth/engine/bundle"
@@ -139,15 +140,15 @@ func (a *app) examine(ctx context.Context, env doctor.Env, f doctorFlags) (docto
 
 // doctorEnv is this machine: the host's files, the environment, the bundle in use and, with withProbe, its plugins.
 func (a *app) doctorEnv(cfg *configs.Config, withProbe bool) doctor.Env {
-	env := doctor.Env{
-		FS: sysroot.Bounded(sysroot.Host(), sysroot.Limits{Timeout: doctorReadDeadline}), Environ: backends.Environ(a.env), VulkanDriver: cfg.Engine.VulkanDriver, KernelLog: doctor.HostKernelLog,
-	}
+	env := doctor.Env{KernelLog: doctor.HostKernelLog, Env: survey.Env{
+		FS: hostRoot(), Environ: backends.Environ(a.env), VulkanDriver: cfg.Engine.VulkanDriver,
+	}}
 	b, err := a.bundle(cfg)
 	if err != nil { // the checks say so, and what it means
 		env.NoBundle = err.Error()
 		return env
 	}
-	env.Bundle = doctor.InspectBundle(env.FS, env.Environ, bundleFiles(b))
+	env.Bundle = survey.InspectBundle(env.FS, env.Environ, bundleFiles(b))
 	if withProbe {
 		env.Probe = func(ctx context.Context, backend string, extra []string) (probe.Result, error) {
 			return probePlugin(ctx, b, env.Environ, bundle.Kind(backend), extra)
@@ -156,14 +157,19 @@ func (a *app) doctorEnv(cfg *configs.Config, withProbe bool) doctor.Env {
 	return env
 }
 
+// hostRoot is this machine, with a deadline on each file.
+func hostRoot() sysroot.FS {
+	return sysroot.Bounded(sysroot.Host(), sysroot.Limits{Timeout: doctorReadDeadline})
+}
+
 // bundleFiles says where the doctor finds the bundle's parts.
-func bundleFiles(b bundle.Bundle) doctor.BundleFiles {
-	files := doctor.BundleFiles{
+func bundleFiles(b bundle.Bundle) survey.BundleFiles {
+	files := survey.BundleFiles{
 		Name: b.Name, LlamaVersion: b.LlamaVersion, GGMLVersion: b.GGMLVersion, Source: string(b.Source),
 		LibraryDirs: b.LibraryDirs(), VulkanManifests: b.VulkanDriverFiles(),
 	}
 	for _, p := range b.Plugins {
-		files.Plugins = append(files.Plugins, doctor.PluginFile{Kind: string(p.Kind), Path: b.Path(p.Path)})
+		files.Plugins = append(files.Plugins, survey.PluginFile{Kind: string(p.Kind), Path: b.Path(p.Path)})
 	}
 	return files
 }

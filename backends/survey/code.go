@@ -1,4 +1,4 @@
-package doctor
+package survey
 
 import (
 	"hearth/backends"
@@ -6,9 +6,9 @@ import (
 )
 
 // judgeCode fills the HIP face of each device with what the bundle's code objects and kernel files say.
-func (f *facts) judgeCode() {
-	if b := f.env.Bundle; b.Has(backends.HIP) {
-		f.devices = codeobject.Apply(f.devices, b.library(), b.BLAS)
+func (s *Survey) judgeCode(b *Bundle) {
+	if b.Has(backends.HIP) {
+		s.Devices = codeobject.Apply(s.Devices, b.library(), b.BLAS)
 	}
 }
 
