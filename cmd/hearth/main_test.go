@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -20,9 +21,12 @@ func TestMain(m *testing.M) {
 	})
 }
 
-func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
+func TestScripts(t *testing.T) { testscript.Run(t, params("testdata/script")) }
+
+// params gives every script a home of its own and the commands below.
+func params(dir string) testscript.Params {
+	return testscript.Params{
+		Dir: dir,
 		Setup: func(e *testscript.Env) error {
 			for _, dir := range []string{"home", "data", "cache", "state", "config", "run"} {
 				if err := os.MkdirAll(e.WorkDir+"/"+dir, 0o755); err != nil {
@@ -47,10 +51,13 @@ func TestScripts(t *testing.T) {
 			"cut": func(ts *testscript.TestScript, _ bool, args []string) {
 				st, err := os.Stat(ts.MkAbs(args[0]))
 				ts.Check(err)
-				ts.Check(os.Truncate(ts.MkAbs(args[0]), st.Size()-64))
+				n, err := strconv.ParseInt(args[1], 10, 64)
+				ts.Check(err)
+				ts.Check(os.Truncate(ts.MkAbs(args[0]), st.Size()-n))
 			},
+			"ready": ready,
 		},
-	})
+	}
 }
 
 // Every command says what it does, and every flag too.

@@ -148,6 +148,7 @@ func (a *app) watchLoad(ctx context.Context, s *service, name string) (stop func
 		defer close(done)
 		t := time.NewTicker(3 * time.Second)
 		defer t.Stop()
+		last := ""
 		for {
 			select {
 			case <-ctx.Done():
@@ -155,8 +156,10 @@ func (a *app) watchLoad(ctx context.Context, s *service, name string) (stop func
 			case <-t.C:
 			}
 			for _, st := range s.pool.Status() {
-				if st.Name == name {
-					a.notef("loading %s: %.0f%% (%s)\n", name, 100*st.Progress, orWord(st.Stage, string(st.State)))
+				now := fmt.Sprintf("loading %s: %.0f%% (%s)", name, 100*st.Progress, orWord(st.Stage, string(st.State)))
+				if st.Name == name && now != last {
+					a.notef("%s\n", now)
+					last = now
 				}
 			}
 		}
