@@ -9,7 +9,7 @@ import (
 
 // Handler serves reports as JSON (GET /api/doctor). It answers loopback clients alone: a report tells more about the
 // machine than a client on the network should know. One report is made at a time; run's context ends with the request.
-func Handler(run func(ctx context.Context) Report) http.Handler {
+func Handler(run func(ctx context.Context) (Report, error)) http.Handler {
 	turn := make(chan struct{}, 1)
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if !loopback(req.RemoteAddr) || forwarded(req.Header) {
@@ -22,8 +22,12 @@ func Handler(run func(ctx context.Context) Report) http.Handler {
 		case <-req.Context().Done():
 			return
 		}
-		report := run(req.Context())
+		report, err := run(req.Context())
 		if req.Context().Err() != nil {
+			return
+		}
+		if err != nil {
+			http.Error(w, `{"error":{"message":"the doctor cannot look at this machine, see the log or run hearth doctor","type":"server_error"}}`, http.StatusInternalServerError)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")

@@ -15,9 +15,9 @@ import (
 
 func TestHandlerAnswersLoopbackAlone(t *testing.T) {
 	runs := 0
-	h := Handler(func(context.Context) Report {
+	h := Handler(func(context.Context) (Report, error) {
 		runs++
-		return Report{Schema: 1, Checks: []Check{{ID: "a-b", Status: OK}}}
+		return Report{Schema: 1, Checks: []Check{{ID: "a-b", Status: OK}}}, nil
 	})
 	for remote, want := range map[string]int{
 		"127.0.0.1:5000": http.StatusOK, "[::1]:5000": http.StatusOK, "192.0.2.7:5000": http.StatusForbidden, "[2001:db8::1]:1": http.StatusForbidden,

@@ -74,7 +74,9 @@ func (a *app) doctor(cmd *cobra.Command, f doctorFlags) (err error) {
 		if err != nil {
 			return err
 		}
-		env = a.doctorEnv(cfg, !f.noProbe)
+		if env, err = a.doctorEnv(cfg, !f.noProbe); err != nil {
+			return err
+		}
 	}
 	env.AllowCPU = f.allowCPU
 	report, err := a.examine(cmd.Context(), env, f)
@@ -96,10 +98,13 @@ func (a *app) doctor(cmd *cobra.Command, f doctorFlags) (err error) {
 
 // doctorHandler serves the same report to the page and to scripts on this machine.
 func (a *app) doctorHandler(cfg *configs.Config) http.Handler {
-	return doctor.Handler(func(ctx context.Context) doctor.Report {
-		env := a.doctorEnv(cfg, true)
+	return doctor.Handler(func(ctx context.Context) (doctor.Report, error) {
+		env, err := a.doctorEnv(cfg, true)
+		if err != nil {
+			return doctor.Report{}, err
+		}
 		env.AllowCPU = true // the server runs, on the CPU if need be
-		return doctor.Run(ctx, env)
+		return doctor.Run(ctx, env), nil
 	})
 }
 
@@ -139,22 +144,21 @@ func (a *app) examine(ctx context.Context, env doctor.Env, f doctorFlags) (docto
 }
 
 // doctorEnv is this machine: the host's files, the environment, the bundle in use and, with withProbe, its plugins.
-func (a *app) doctorEnv(cfg *configs.Config, withProbe bool) doctor.Env {
-	env := doctor.Env{KernelLog: doctor.HostKernelLog, Env: survey.Env{
-		FS: hostRoot(), Environ: backends.Environ(a.env), VulkanDriver: cfg.Engine.VulkanDriver,
-	}}
+func (a *app) doctorEnv(cfg *configs.Config, withProbe bool) (doctor.Env, error) {
+	env := doctor.Env{KernelLog: doctor.HostKernelLog}
 	b, err := a.bundle(cfg)
 	if err != nil { // the checks say so, and what it means
 		env.NoBundle = err.Error()
-		return env
+		env.Env = survey.Env{FS: hostRoot(), Environ: backends.Environ(a.env), VulkanDriver: cfg.Engine.VulkanDriver}
+		return env, nil
 	}
-	env.Bundle = survey.InspectBundle(env.FS, env.Environ, bundleFiles(b))
-	if withProbe {
-		env.Probe = func(ctx context.Context, backend string, extra []string) (probe.Result, error) {
-			return probePlugin(ctx, b, env.Environ, bundle.Kind(backend), extra)
-		}
+	if env.Env, err = a.surveyEnv(cfg, b); err != nil {
+		return env, err
 	}
-	return env
+	if !withProbe {
+		env.Probe = nil
+	}
+	return env, nil
 }
 
 // hostRoot is this machine, with a deadline on each file.
@@ -181,7 +185,7 @@ func probePlugin(ctx context.Context, b bundle.Bundle, environ backends.Environ,
 	if len(plugins) == 0 {
 		return probe.Result{}, fmt.Errorf("engine bundle %q has no %s plugin", b.Name, kind)
 	}
-	c := b.Command("hearth-engine", "devices", "--plugin", plugins[0].Path)
+	c := b.Command("hearth-engine", "devices", "--plugin", plugins[0].Path, "--gemm")
 	env := append(backends.Unfiltered(environ), "GGML_NO_BACKTRACE=1")
 	env = append(append(env, c.Env...), extra...)
 	return probe.Run(ctx, probe.Command{Path: c.Path, Argv: c.Argv, Env: env}, doctorProbeDeadline)

@@ -219,10 +219,14 @@ func (a *app) backend(cfg *configs.Config, store *models.Store, log *slog.Logger
 	if err := os.MkdirAll(cfg.Dirs.Runtime, 0o700); err != nil {
 		return nil, fmt.Errorf("create runtime folder: %w", err)
 	}
+	chooser, err := a.chooser(cfg, b, log)
+	if err != nil {
+		return nil, err
+	}
 	pool, err := supervisor.New(supervisor.Config{
 		RuntimeDir: cfg.Dirs.Runtime, Env: a.env, MaxResident: cfg.Pool.MaxResident, KeepAlive: cfg.Pool.KeepAlive,
 		AcquireTimeout: cfg.Pool.AcquireTimeout, Logger: log,
-	}, &resolver{store: store, cfg: cfg, bundle: b, chooser: &explicitChooser{env: a.env, bundle: b, log: log}, log: log})
+	}, &resolver{store: store, cfg: cfg, bundle: b, chooser: chooser, log: log})
 	if err != nil {
 		return nil, err
 	}
