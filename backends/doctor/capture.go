@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"hearth/backends/probe"
-	"hearth/backends/survey"
 	"hearth/backends/sysroot"
 	"hearth/backends/vulkan"
 )
@@ -81,7 +80,7 @@ func mesaOf(inv vulkan.Inventory, library string) (vulkan.Version, bool) {
 	return vulkan.Version{}, false
 }
 
-func redactedBundle(red *redactor, b *survey.Bundle) *survey.Bundle {
+func redactedBundle(red *redactor, b *Bundle) *Bundle {
 	if b == nil {
 		return nil
 	}

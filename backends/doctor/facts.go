@@ -9,13 +9,12 @@ import (
 
 	"hearth/backends"
 	"hearth/backends/probe"
-	"hearth/backends/survey"
 	"hearth/backends/sysroot"
 )
 
 // facts is everything the checks judge. It is filled once and then only read.
 type facts struct {
-	*survey.Survey
+	*machine
 	env     Env
 	user    user
 	box     container
@@ -45,7 +44,7 @@ type container struct {
 
 // gather reads everything. It never fails: what cannot be read stays unknown.
 func gather(ctx context.Context, env Env) *facts {
-	f := &facts{env: env, Survey: survey.Take(ctx, env.Env)}
+	f := &facts{env: env, machine: look(ctx, env)}
 	for _, backend := range []string{backends.HIP, backends.Vulkan} {
 		if r, ok := f.Probes[backend]; ok {
 			f.probed = append(f.probed, r.Findings...)

@@ -10,14 +10,13 @@ import (
 
 	"hearth/backends"
 	"hearth/backends/probe"
-	"hearth/backends/survey"
 	"hearth/backends/sysroot"
 )
 
 // Files of a captured tree that hold what is no file on the machine. `hearth doctor --report` writes them.
 const (
 	TreeEnviron   = ".hearth/environ"     // one KEY=value a line
-	TreeBundle    = ".hearth/bundle.json" // survey.Bundle
+	TreeBundle    = ".hearth/bundle.json" // Bundle
 	TreeKernelLog = ".hearth/kernel.log"  // the lines about GPUs
 	TreeProbes    = ".hearth/probes.json" // []TreeProbe
 )
@@ -34,7 +33,7 @@ type TreeProbe struct {
 // FromTree makes the Env of a captured tree: environment, bundle, kernel log and probes come from the tree, never from
 // the machine that looks at it. A part that the tree lacks stays unknown; one that does not parse is an error.
 func FromTree(fsys sysroot.FS) (Env, error) {
-	env := Env{Env: survey.Env{FS: fsys}}
+	env := Env{FS: fsys}
 	if b, err := fsys.ReadFile(TreeEnviron); err == nil {
 		for line := range strings.Lines(string(b)) {
 			if line = strings.TrimRight(line, "\r\n"); strings.Contains(line, "=") {

@@ -23,9 +23,11 @@ type Agents struct {
 
 // Agent is one GPU in ROCr's list.
 type Agent struct {
-	Node     int                    `json:"node"`      // sysfs
-	UserNode int                    `json:"user_node"` // compacted: what HSA_OVERRIDE_GFX_VERSION_<N> counts
-	Index    backends.Optional[int] `json:"rocr_index,omitzero"`
+	Node     int `json:"node"`      // sysfs
+	UserNode int `json:"user_node"` // compacted: what HSA_OVERRIDE_GFX_VERSION_<N> counts
+	// Index is the place before any filter, what ROCR_VISIBLE_DEVICES counts. Unknown when ROCr drops the GPU, because an
+	// override names a target that it does not know; the place stays taken.
+	Index backends.Optional[int] `json:"rocr_index,omitzero"`
 	// HIP is the ordinal after all filters; unknown when the environment hides the GPU, and Hidden says by what.
 	HIP    backends.Optional[int] `json:"hip,omitzero"`
 	Hidden string                 `json:"hidden,omitempty"`
@@ -102,11 +104,9 @@ func (s System) userNodes(environ backends.Environ) ([]Agent, error) {
 		}
 		user++
 	}
-	index := 0
 	for i := range list {
-		if list[i].Hidden == "" { // an unknown target is dropped without a word
-			list[i].Index = backends.Some(index)
-			index++
+		if list[i].Hidden == "" {
+			list[i].Index = backends.Some(i)
 		}
 	}
 	return list, nil
@@ -174,39 +174,36 @@ func knownISA(gfx string) bool {
 
 // filterROCR applies ROCR_VISIBLE_DEVICES and returns the positions in List that stay visible, in the order it asks for.
 func (a *Agents) filterROCR(environ backends.Environ, s System) []int {
-	var all []int
-	for i := range a.List {
-		if a.List[i].Index.Known() {
-			all = append(all, i)
-		}
-	}
-	value, ok := environ.Lookup("ROCR_VISIBLE_DEVICES")
-	if !ok {
-		return all
-	}
 	var visible []int
-	tokens := strings.Split(value, ",")
-	for _, token := range tokens[:min(len(tokens), len(all))] {
-		i := rocrToken(strings.ToUpper(strings.TrimSpace(token)), a.List, all, s)
-		if i < 0 || slices.Contains(visible, all[i]) {
-			break // the first bad or repeated item ends the list
+	value, ok := environ.Lookup("ROCR_VISIBLE_DEVICES")
+	if ok {
+		tokens := strings.Split(value, ",")
+		for _, token := range tokens[:min(len(tokens), len(a.List))] {
+			i := rocrToken(strings.ToUpper(strings.TrimSpace(token)), a.List, s)
+			if i < 0 || slices.Contains(visible, i) {
+				break // the first bad or repeated item ends the list
+			}
+			visible = append(visible, i)
 		}
-		visible = append(visible, all[i])
 	}
-	for _, i := range all {
-		if !slices.Contains(visible, i) {
+	for i := range a.List {
+		switch {
+		case !ok:
+			visible = append(visible, i)
+		case !slices.Contains(visible, i) && a.List[i].Hidden == "":
 			a.List[i].Hidden = "ROCR_VISIBLE_DEVICES=" + value
 		}
 	}
-	return visible
+	// A GPU with an unknown target takes an index and is then dropped without a word.
+	return slices.DeleteFunc(visible, func(i int) bool { return a.List[i].Hidden != "" })
 }
 
-// rocrToken returns the position in all that an upper-case item of ROCR_VISIBLE_DEVICES means, -1 for none: a number in
+// rocrToken returns the position in list that an upper-case item of ROCR_VISIBLE_DEVICES means, -1 for none: a number in
 // C's notation, or a prefix of exactly one UUID. GPUs without a serial have no UUID to match.
-func rocrToken(token string, list []Agent, all []int, s System) int {
+func rocrToken(token string, list []Agent, s System) int {
 	if !strings.HasPrefix(token, "G") {
 		n, err := strconv.ParseInt(strings.ToLower(token), 0, 32)
-		if err != nil || strings.Contains(token, "_") || n < 0 || int(n) >= len(all) {
+		if err != nil || strings.Contains(token, "_") || n < 0 || int(n) >= len(list) {
 			return -1
 		}
 		return int(n)
@@ -216,8 +213,8 @@ func rocrToken(token string, list []Agent, all []int, s System) int {
 		return -1
 	}
 	found := -1
-	for i, at := range all {
-		if uuid := s.uuidOfNode(list[at].Node); uuid != "" && strings.HasPrefix(strings.ToUpper(uuid), token) {
+	for i := range list {
+		if uuid := s.uuidOfNode(list[i].Node); uuid != "" && strings.HasPrefix(strings.ToUpper(uuid), token) {
 			if found >= 0 {
 				return -1
 			}

@@ -66,7 +66,8 @@ func TestAgentsEnvironment(t *testing.T) {
 		{"HSA_OVERRIDE_GFX_VERSION_0=10.3.0", "gfx1100 gfx1036"},
 		{"HSA_OVERRIDE_GFX_VERSION=9.0.99", ""},
 		{"HSA_OVERRIDE_GFX_VERSION_1=9.0.99", "gfx1036"},
-		{"HSA_OVERRIDE_GFX_VERSION_1=9.0.99 ROCR_VISIBLE_DEVICES=0", "gfx1036"},
+		{"HSA_OVERRIDE_GFX_VERSION_1=9.0.99 ROCR_VISIBLE_DEVICES=0", ""},
+		{"HSA_OVERRIDE_GFX_VERSION_1=9.0.99 ROCR_VISIBLE_DEVICES=1", "gfx1036"},
 	} {
 		// An assignment starts at a blank that is followed by a key; values may hold blanks too.
 		var env backends.Environ

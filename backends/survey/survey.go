@@ -1,148 +1,175 @@
+// Package survey puts the parts of backends together: which GPUs there are, which backends could run on each, and, for a
+// device that was chosen, which of them really do. Look reads files and, for Vulkan, lists devices in a child; Confirm
+// runs one matrix product through each candidate in a child of its own, in the very environment a worker would get.
+//
+// cmd calls it before a model is placed and hands the Candidates to engine/supervisor, in order: HIP, Vulkan, CPU until
+// measurements say otherwise. Whatever is passed over is logged and stays in the result with its reason; nothing falls
+// back in silence. A Surveyor may be used from several goroutines; results are values.
 package survey
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
+	"time"
 
 	"hearth/backends"
+	"hearth/backends/codeobject"
 	"hearth/backends/kfd"
-	"hearth/backends/ldpath"
 	"hearth/backends/probe"
 	"hearth/backends/sysroot"
 	"hearth/backends/vulkan"
 )
 
-// Env is what Take looks at. FS alone is needed.
-type Env struct {
-	// FS is the machine: sysroot.Host(), or a captured tree.
-	FS sysroot.FS
-	// Environ is the environment that workers would inherit. Paths in it count below the root.
+// Config of a Surveyor.
+type Config struct {
+	// Root is the machine. Required.
+	Root sysroot.FS
+	// Environ is hearth's own environment; variables that filter GPUs decide which are offered, and none reaches a child.
 	Environ backends.Environ
-	// Bundle is the engine bundle in use; nil when there is none.
-	Bundle *Bundle
-	// Probe starts the plugin of a backend (backends.HIP or Vulkan) in a child, with additions to its environment. Nil:
-	// plugins are not started, and what only they can tell stays unknown. It is called only when a GPU is there.
-	Probe func(ctx context.Context, backend string, env []string) (probe.Result, error)
-	// VulkanDriver is the setting vulkan_driver: auto (or ""), host, bundle.
-	VulkanDriver string
+	// HIPPlugin and VulkanPlugin are the engine bundle's plugins, absolute; empty when it has none.
+	HIPPlugin, VulkanPlugin string
+	// LibraryDirs are where the bundle's libraries lie, absolute; rocBLAS's kernel files are looked for beside them.
+	LibraryDirs []string
+	// VulkanEnv chooses the Vulkan driver ("VK_DRIVER_FILES=..."), as vulkan.Decide says. May be empty.
+	VulkanEnv []string
+	// Command is how to start the engine with arguments: program, arguments, and what it needs in its environment. Without
+	// it nothing is started: Vulkan devices stay unknown, and Confirm confirms nothing.
+	Command func(args ...string) probe.Command
+	// Deadline bounds each child; 0 is probe.DefaultDeadline.
+	Deadline time.Duration
+	// Run starts a child; nil is probe.Run.
+	Run func(context.Context, probe.Command, time.Duration) (probe.Result, error)
+	// Logger hears of every candidate that is passed over. Required.
+	Logger *slog.Logger
 }
 
-// Survey is one look at a machine.
+// Surveyor looks at one machine with one engine bundle.
+type Surveyor struct{ cfg Config }
+
+// New makes a Surveyor.
+func New(cfg Config) *Surveyor {
+	if cfg.Run == nil {
+		cfg.Run = probe.Run
+	}
+	return &Surveyor{cfg: cfg}
+}
+
+// Survey is what Look found.
 type Survey struct {
-	System    kfd.System
-	SystemErr error // the walk through sysfs was cut off
-	Agents    kfd.Agents
-	// Devices are the GPUs with all that is known about them; what speaks against a face is in its Blocked.
-	Devices []backends.Device
-	// Inventory are the Vulkan drivers of the host, Choice the one that workers are given; ChoiceErr says that the
-	// setting vulkan_driver cannot be followed.
-	Inventory vulkan.Inventory
-	Choice    vulkan.Choice
-	ChoiceErr error
-	// Libs is the host's library search path.
-	Libs ldpath.Path
-	// Probes and ProbeErrs are by backend: what a plugin's child said, or why there was none. Absent: not tried.
-	Probes    map[string]probe.Result
-	ProbeErrs map[string]error
+	Devices []backends.Device `json:"devices"`
+	System  kfd.System        `json:"system"`
+	// Library is what the HIP plugin says about its code, nil when there is no plugin or it cannot be read.
+	Library *codeobject.Library `json:"library,omitempty"`
+	// Vulkan is the child that listed Vulkan devices, nil when none ran.
+	Vulkan *probe.Result `json:"vulkan,omitempty"`
+	// Notes say what could not be found out.
+	Notes []string `json:"notes,omitempty"`
 }
 
-// Take looks at the machine. It never fails: what cannot be read stays unknown, and a plugin that dies blocks the faces
-// it would have served.
-func Take(ctx context.Context, env Env) *Survey {
-	s := &Survey{Probes: map[string]probe.Result{}, ProbeErrs: map[string]error{}}
-	s.System, s.SystemErr = kfd.Read(ctx, env.FS)
-	s.Agents = s.System.Agents(env.Environ)
-	s.Devices = s.System.Devices(env.Environ)
-	s.Inventory = vulkan.Discover(env.FS, env.Environ)
-	s.Libs = ldpath.New(env.FS, env.Environ)
-	var mesa vulkan.BundleMesa
-	if env.Bundle != nil {
-		mesa = env.Bundle.Mesa
-	}
-	s.Choice, s.ChoiceErr = vulkan.Decide(env.VulkanDriver, s.Inventory, mesa, s.GFX())
-	s.judgeCode(env.Bundle)
-	s.probe(ctx, env)
-	return s
-}
-
-// probe starts the plugins of the bundle when there is a GPU they could find.
-func (s *Survey) probe(ctx context.Context, env Env) {
-	if env.Probe == nil || !s.HasGPU() {
-		return
-	}
-	if env.Bundle.Has(backends.HIP) && s.Agents.Fatal == nil && s.hipCandidate() {
-		r, err := env.Probe(ctx, backends.HIP, nil)
-		s.record(backends.HIP, r, err)
-	}
-	if env.Bundle.Has(backends.Vulkan) && s.Choice.Driver != "" {
-		found, err := vulkan.Enumerate(ctx, func(ctx context.Context, extra []string) (probe.Result, error) {
-			return env.Probe(ctx, backends.Vulkan, append(slices.Clone(s.Choice.Env), extra...))
-		})
-		s.Devices = backends.MergeVulkan(s.Devices, found.List)
-		s.record(backends.Vulkan, found.First, err)
-	}
-}
-
-// hipCandidate says that some GPU has code in the plugin; starting it for others would only show them dying.
-func (s *Survey) hipCandidate() bool {
-	return slices.ContainsFunc(s.Devices, func(d backends.Device) bool { return d.HIP.Usable() })
-}
-
-func (s *Survey) record(backend string, r probe.Result, err error) {
+// Look lists the machine's GPUs with all that speaks against each of their faces. The error is ctx's alone: a plugin
+// that cannot be read or a child that dies is a note and a block.
+func (s *Surveyor) Look(ctx context.Context) (Survey, error) {
+	sys, err := kfd.Read(ctx, s.cfg.Root)
 	if err != nil {
-		s.ProbeErrs[backend] = err
-		return
+		return Survey{}, err
 	}
-	s.Probes[backend] = r
-	if r.OK() {
-		return
-	}
-	block := backends.Block{Code: backends.BlockProbe, Text: r.Why()}
-	for i := range s.Devices { // a plugin that dies takes all its devices along
-		d := &s.Devices[i]
-		if backend == backends.HIP && d.HIP != nil {
-			face := *d.HIP
-			face.Blocked = append(slices.Clone(face.Blocked), block)
-			d.HIP = &face
-		}
-		if backend == backends.Vulkan && d.Vulkan != nil {
-			face := *d.Vulkan
-			face.Blocked = append(slices.Clone(face.Blocked), block)
-			d.Vulkan = &face
-		}
-	}
+	out := Survey{System: sys, Devices: sys.Devices(s.cfg.Environ)}
+	s.code(&out)
+	s.vulkan(ctx, &out)
+	return out, ctx.Err()
 }
 
-// HasGPU says that an AMD GPU is known to the kernel, on the PCI bus or in KFD's list.
-func (s *Survey) HasGPU() bool { return len(s.System.Cards) > 0 || len(s.GPUNodes()) > 0 }
-
-// GPUNodes are KFD's GPU nodes.
-func (s *Survey) GPUNodes() []kfd.Node {
-	var out []kfd.Node
-	for _, n := range s.System.Nodes {
-		if n.IsGPU() {
-			out = append(out, n)
-		}
+// code judges the HIP faces by the plugin's code objects and rocBLAS's files.
+func (s *Surveyor) code(out *Survey) {
+	if s.cfg.HIPPlugin == "" {
+		out.Devices = blockHIP(out.Devices, backends.Block{Code: backends.BlockNoCode, Text: "the engine bundle has no HIP plugin"})
+		return
 	}
-	return out
+	lib, err := inspect(s.cfg.HIPPlugin)
+	if err != nil {
+		out.Notes = append(out.Notes, fmt.Sprintf("the HIP plugin cannot be read: %v", err))
+		lib.Unknown = err.Error()
+	} else {
+		out.Library = &lib
+	}
+	out.Devices = codeobject.Apply(out.Devices, lib, s.blas(lib, out))
 }
 
-// GFX lists the targets of the GPUs, without repetition, integrated ones only when there is nothing else.
-func (s *Survey) GFX() []string {
-	var main, rest []string
-	for _, d := range s.Devices {
-		if d.GFX == "" {
-			continue
-		}
-		if d.Kind == backends.KindIntegrated {
-			rest = append(rest, d.GFX)
-		} else {
-			main = append(main, d.GFX)
+// blas finds rocBLAS's kernel files; nil when the plugin does not use rocBLAS, or when they are not where they should be.
+func (s *Surveyor) blas(lib codeobject.Library, out *Survey) codeobject.KernelFiles {
+	if !slices.ContainsFunc(lib.Needed, func(n string) bool { return strings.HasPrefix(n, "librocblas.") || strings.HasPrefix(n, "libhipblas.") }) {
+		return nil
+	}
+	dirs := make([]string, len(s.cfg.LibraryDirs))
+	for i, d := range s.cfg.LibraryDirs {
+		dirs[i] = strings.TrimPrefix(filepath.ToSlash(filepath.Clean(d)), "/")
+	}
+	override, _ := s.cfg.Environ.Lookup("ROCBLAS_TENSILE_LIBPATH")
+	// The bundle lies on this machine, whichever machine the root is.
+	files, _, err := codeobject.FindKernelFiles(sysroot.Host(), dirs, "rocblas", override)
+	if err != nil {
+		out.Notes = append(out.Notes, fmt.Sprintf("rocBLAS's kernel files: %v", err))
+		return nil
+	}
+	return files
+}
+
+func inspect(name string) (lib codeobject.Library, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return codeobject.Library{}, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return codeobject.Library{}, err
+	}
+	return codeobject.Inspect(f, info.Size())
+}
+
+func blockHIP(rows []backends.Device, b backends.Block) []backends.Device {
+	rows = slices.Clone(rows)
+	for i := range rows {
+		if rows[i].HIP != nil {
+			face := *rows[i].HIP
+			face.Blocked = append(slices.Clone(face.Blocked), b)
+			rows[i].HIP = &face
 		}
 	}
-	if len(main) == 0 {
-		main = rest
+	return rows
+}
+
+// vulkan lists Vulkan's devices in a child.
+func (s *Surveyor) vulkan(ctx context.Context, out *Survey) {
+	if s.cfg.VulkanPlugin == "" || s.cfg.Command == nil {
+		return
 	}
-	slices.Sort(main)
-	return slices.Compact(main)
+	found, err := vulkan.Enumerate(ctx, func(ctx context.Context, extra []string) (probe.Result, error) {
+		return s.child(ctx, append(backends.Unfiltered(s.cfg.Environ), extra...), "--plugin", s.cfg.VulkanPlugin)
+	})
+	if err != nil {
+		out.Notes = append(out.Notes, fmt.Sprintf("Vulkan's devices cannot be listed: %v", err))
+		return
+	}
+	out.Vulkan = &found.First
+	if !found.First.OK() {
+		out.Notes = append(out.Notes, "the Vulkan plugin failed while it listed its devices: "+found.First.Why())
+		for i := range found.List {
+			found.List[i].Face.Blocked = append(found.List[i].Face.Blocked, backends.Block{Code: backends.BlockProbe, Text: found.First.Why()})
+		}
+	}
+	out.Devices = backends.MergeVulkan(out.Devices, found.List)
+}
+
+// child runs `hearth-engine devices` in env.
+func (s *Surveyor) child(ctx context.Context, env backends.Environ, args ...string) (probe.Result, error) {
+	c := s.cfg.Command(append([]string{"devices"}, args...)...)
+	c.Env = slices.Concat(env, s.cfg.VulkanEnv, c.Env)
+	return s.cfg.Run(ctx, c, s.cfg.Deadline)
 }

@@ -26,6 +26,19 @@ type ArchiveFile struct {
 	Data []byte
 }
 
+// content is the entry's path in the tree and its bytes.
+func (f ArchiveFile) content() (name string, data []byte, err error) {
+	name, isHex := strings.CutSuffix(f.Name, HexSuffix)
+	if !isHex {
+		return name, f.Data, nil
+	}
+	data, err = hex.DecodeString(strings.Join(strings.Fields(string(f.Data)), ""))
+	if err != nil {
+		return "", nil, fmt.Errorf("%s: %w", f.Name, err)
+	}
+	return name, data, nil
+}
+
 // HexSuffix marks entries that hold a hex dump of a binary file.
 const HexSuffix = ".hex"
 
@@ -135,13 +148,9 @@ type unpacker struct {
 }
 
 func (u *unpacker) entry(f ArchiveFile) error {
-	data := f.Data
-	name, isHex := strings.CutSuffix(f.Name, HexSuffix)
-	if isHex {
-		var err error
-		if data, err = hex.DecodeString(strings.Join(strings.Fields(string(data)), "")); err != nil {
-			return fmt.Errorf("%s: %w", f.Name, err)
-		}
+	name, data, err := f.content()
+	if err != nil {
+		return err
 	}
 	if name == NodesFile {
 		nodes, err := parseNodes(data)

@@ -16,7 +16,6 @@ import (
 	"hearth/backends"
 	"hearth/backends/doctor"
 	"hearth/backends/probe"
-	"hearth/backends/survey"
 	"hearth/backends/sysroot"
 	"hearth/configs"
 	"hearth/engine/bundle"
@@ -149,7 +148,7 @@ func (a *app) doctorEnv(cfg *configs.Config, withProbe bool) (doctor.Env, error)
 	b, err := a.bundle(cfg)
 	if err != nil { // the checks say so, and what it means
 		env.NoBundle = err.Error()
-		env.Env = survey.Env{FS: hostRoot(), Environ: backends.Environ(a.env), VulkanDriver: cfg.Engine.VulkanDriver}
+		env.Env = doctor.Env{FS: hostRoot(), Environ: backends.Environ(a.env), VulkanDriver: cfg.Engine.VulkanDriver}
 		return env, nil
 	}
 	if env.Env, err = a.surveyEnv(cfg, b); err != nil {
@@ -167,13 +166,13 @@ func hostRoot() sysroot.FS {
 }
 
 // bundleFiles says where the doctor finds the bundle's parts.
-func bundleFiles(b bundle.Bundle) survey.BundleFiles {
-	files := survey.BundleFiles{
+func bundleFiles(b bundle.Bundle) doctor.BundleFiles {
+	files := doctor.BundleFiles{
 		Name: b.Name, LlamaVersion: b.LlamaVersion, GGMLVersion: b.GGMLVersion, Source: string(b.Source),
 		LibraryDirs: b.LibraryDirs(), VulkanManifests: b.VulkanDriverFiles(),
 	}
 	for _, p := range b.Plugins {
-		files.Plugins = append(files.Plugins, survey.PluginFile{Kind: string(p.Kind), Path: b.Path(p.Path)})
+		files.Plugins = append(files.Plugins, doctor.PluginFile{Kind: string(p.Kind), Path: b.Path(p.Path)})
 	}
 	return files
 }

@@ -18,14 +18,14 @@ const rematches = 4
 
 // admit moves waiting runs to ids, the best one first, until one does not fit.
 func (s *Scheduler) admit() {
-	if len(s.waiting) == 0 || (s.running >= s.cfg.MaxRunning && s.heldRun() == nil) {
+	if len(s.waiting) == 0 || (s.running >= s.cfg.MaxRunning && s.yielding(s.topClass()) == nil) {
 		return
 	}
 	s.refreshMatches()
 	committed := s.committed()
 	for {
 		r := s.next()
-		if r == nil || (s.running >= s.cfg.MaxRunning && !s.yield(&committed)) {
+		if r == nil {
 			return
 		}
 		r.matched = 0
@@ -34,9 +34,16 @@ func (s *Scheduler) admit() {
 			r.skip = s.step.Number
 			continue
 		}
+		if s.running >= s.cfg.MaxRunning {
+			if !s.yield(r, &committed) {
+				return
+			}
+			r.matched = 0
+			m = s.matchOf(r)
+		}
 		need := s.need(r, m)
 		for s.running > 0 && committed+need > s.cfg.Cells && s.mem.base != nil {
-			if !s.yield(&committed) {
+			if !s.yield(r, &committed) {
 				return
 			}
 			r.matched = 0
@@ -50,23 +57,30 @@ func (s *Scheduler) admit() {
 	}
 }
 
-// heldRun is a running choice whose client does not read; nil: none.
-func (s *Scheduler) heldRun() *run {
+// yielding is the running choice that gives its place to a waiting one of a class: one whose client does not read, else the
+// youngest of the lowest class, if that is a lower one. nil: none has to.
+func (s *Scheduler) yielding(class engine.Priority) *run {
+	var worst *run
 	for _, r := range s.runs {
-		if r != nil && r.job.held {
+		switch {
+		case r == nil:
+		case r.job.held:
 			return r
+		case r.job.Priority < class && (worst == nil || worst.before(r)):
+			worst = r
 		}
 	}
-	return nil
+	return worst
 }
 
-// yield takes the place of a choice whose client does not read, for one whose client may.
-func (s *Scheduler) yield(committed *int) bool {
-	r := s.heldRun()
-	if r == nil {
+// yield takes a running choice's place for r.
+func (s *Scheduler) yield(r *run, committed *int) bool {
+	v := s.yielding(r.job.Priority)
+	if v == nil {
 		return false
 	}
-	s.preempt(r)
+	s.preempt(v)
+	v.skip = s.step.Number
 	*committed = s.committed()
 	return true
 }
@@ -241,10 +255,12 @@ func (s *Scheduler) seatID(m *prefix.Match) int {
 	src := int(m.ID)
 	if src >= 0 {
 		s.tree.Touch(src, s.now, true)
+		s.rent[src] = 0
 	}
 	idle := src >= 0 && s.runs[src] == nil
 	// Take a cached prefix over where nothing of it is lost.
 	if idle && src < s.cfg.Sequences && m.N == s.mem.lens[src] && !s.cfg.Recurrent {
+		s.learnReuse(1)
 		s.tree.Remove(src)
 		return src
 	}
@@ -273,23 +289,19 @@ func (s *Scheduler) seatID(m *prefix.Match) int {
 
 // freeID returns an empty id below Sequences, the lowest one, or empties one. keep is not touched.
 func (s *Scheduler) freeID(keep int) int {
-	for id := range s.cfg.Sequences {
-		if s.runs[id] == nil && s.mem.lens[id] == 0 {
-			return id
-		}
+	empty := s.emptyID(0, s.cfg.Sequences)
+	if s.cfg.Layout == LayoutStreams && !s.cfg.NoCopy {
+		return s.denseID(keep, empty)
+	}
+	if empty >= 0 {
+		return empty
 	}
 	if s.cfg.Parking == 0 || s.cfg.NoCopy {
-		return s.evictID(keep, true)
+		return s.evictID(keep, s.cfg.Sequences)
 	}
-	park := -1
-	for id := s.cfg.Sequences; id < len(s.runs); id++ {
-		if s.mem.lens[id] == 0 {
-			park = id
-			break
-		}
-	}
+	park := s.emptyID(s.cfg.Sequences, len(s.runs))
 	if park < 0 {
-		park = s.evictID(keep, false)
+		park = s.evictID(keep, len(s.runs))
 	}
 	if park < s.cfg.Sequences {
 		return park
@@ -301,13 +313,56 @@ func (s *Scheduler) freeID(keep int) int {
 			old = id
 		}
 	}
-	if old < 0 {
-		return -1
+	if old >= 0 {
+		s.moveCached(old, park)
 	}
-	s.copy(old, park, s.mem.lens[old])
-	s.tree.Rename(old, park)
-	s.remove(old, 0)
 	return old
+}
+
+// emptyID returns the lowest empty id in from..to-1, -1 for none.
+func (s *Scheduler) emptyID(from, to int) int {
+	for id := from; id < to; id++ {
+		if s.runs[id] == nil && s.mem.lens[id] == 0 {
+			return id
+		}
+	}
+	return -1
+}
+
+// moveCached gives a cached prefix another id, which is empty.
+func (s *Scheduler) moveCached(from, to int) {
+	s.copy(from, to, s.mem.lens[from])
+	s.tree.Rename(from, to)
+	s.rent[to] = s.rent[from]
+	s.remove(from, 0)
+}
+
+// denseID is freeID for streams, where the running ids must be close together: a step reads the buffers between them, too. When
+// there is no empty id near them, the lowest id that does not run is cleared, by moving its cached prefix up: a copy of
+// one buffer, once, against a few padding rows or another evaluation in every step.
+func (s *Scheduler) denseID(keep, empty int) int {
+	if empty >= 0 && empty <= s.running+maxGap/4 {
+		return empty
+	}
+	low := -1
+	for id, r := range s.runs[:s.cfg.Sequences] {
+		if r == nil && id != keep {
+			low = id
+			break
+		}
+	}
+	switch {
+	case low < 0 || low == empty:
+		return low
+	case empty >= 0 && low > s.running+maxGap/4:
+		return empty
+	case empty < 0:
+		if empty = s.evictID(keep, s.cfg.Sequences); empty == low {
+			return low
+		}
+	}
+	s.moveCached(low, empty)
+	return low
 }
 
 func (s *Scheduler) lastUse(id int) time.Duration {

@@ -24,6 +24,13 @@ func (s *Scheduler) Commit(now time.Duration, r Result) []Event {
 	if len(s.step.Rows) == 0 {
 		return s.events
 	}
+	s.finishStep(r)
+	s.events = s.proposeLayout(s.events)
+	return s.events
+}
+
+// finishStep acts on the code.
+func (s *Scheduler) finishStep(r Result) {
 	switch {
 	case r.Code == CodeOK && len(r.Sampled) != len(s.step.Samples):
 		panic("batch: Commit with another number of samples than Plan asked for")
@@ -41,7 +48,6 @@ func (s *Scheduler) Commit(now time.Duration, r Result) []Event {
 	default:
 		s.failAll()
 	}
-	return s.events
 }
 
 // commitOK brings mirror, runs and accounts up to date.
@@ -73,6 +79,7 @@ func (s *Scheduler) commitOK(res Result) {
 		})
 	}
 	s.commitAfter()
+	s.observeSharing()
 	for i, r := range s.sampled {
 		s.accept(r, res.Sampled[i])
 	}

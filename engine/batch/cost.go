@@ -18,7 +18,8 @@ func bucketOf(n int) int {
 // costModel predicts how long a step takes: t = a(bucket) + d(bucket)*span for its decode rows, and
 // b + c*P + e*P*depth for P prefill rows at a depth. Both are fitted online from measured steps. Seconds inside.
 type costModel struct {
-	decode [len(buckets)]rls // over {1, span/1024}
+	decode [len(buckets)]rls // over {1, (span-origin)/1024}
+	origin [len(buckets)]int // span of the first observation: what does not vary must not look like a slope
 	alone  rls               // prefill of a step without decode rows, over {1, P/256, P/256*depth/1024}
 	beside rls               // what prefill rows add to a step with decode rows
 	most   int               // prefill rows of the largest step seen
@@ -27,9 +28,9 @@ type costModel struct {
 func newCostModel() costModel {
 	var m costModel
 	for i := range m.decode {
-		m.decode[i] = newRLS(2)
+		m.decode[i] = newRLS(1e3, 10)
 	}
-	m.alone, m.beside = newRLS(3), newRLS(3)
+	m.alone, m.beside = newRLS(1e3, 1e3, 10), newRLS(1e3, 1e3, 10)
 	return m
 }
 
@@ -41,7 +42,9 @@ type load struct {
 	depth    int // of the prefill rows, mean over rows
 }
 
-func decodeFeatures(l load) [3]float64 { return [3]float64{1, float64(l.span) / 1024} }
+func (m *costModel) decodeFeatures(bucket int, l load) [3]float64 {
+	return [3]float64{1, float64(l.span-m.origin[bucket]) / 1024}
+}
 
 func prefillFeatures(l load) [3]float64 {
 	p := float64(l.prefills) / 256
@@ -58,7 +61,11 @@ func (m *costModel) observe(l load, d time.Duration) {
 			m.beside.observe(prefillFeatures(l), max(0, t-base))
 		}
 	case l.decodes > 0:
-		m.decode[bucketOf(l.decodes)].observe(decodeFeatures(l), t)
+		b := bucketOf(l.decodes)
+		if m.decode[b].n == 0 {
+			m.origin[b] = l.span
+		}
+		m.decode[b].observe(m.decodeFeatures(b, l), t)
 	case l.prefills > 0:
 		m.alone.observe(prefillFeatures(l), t)
 	}
@@ -73,7 +80,7 @@ func (m *costModel) decodeTime(l load) float64 {
 	for d := 0; d < len(buckets); d++ {
 		for _, i := range [2]int{b + d, b - d} {
 			if i >= 0 && i < len(buckets) && m.decode[i].n > 0 {
-				return m.decode[i].predict(decodeFeatures(l))
+				return m.decode[i].predict(m.decodeFeatures(i, l))
 			}
 		}
 	}
@@ -124,6 +131,27 @@ func (m *costModel) prefillWithin(slack time.Duration, decodes, depth int) (n in
 	return int(room / perRow), true
 }
 
+// cellTime returns the predicted decode step and what one more cell of span costs in it, in seconds; 0: unknown.
+func (m *costModel) cellTime(l load) (step, perCell float64) {
+	b := bucketOf(l.decodes)
+	for d := range buckets {
+		for _, i := range [2]int{b + d, b - d} {
+			if i >= 0 && i < len(buckets) && m.decode[i].n > 1 && m.decode[i].w[1] > 0 {
+				return m.decodeTime(l), m.decode[i].w[1] / 1024
+			}
+		}
+	}
+	return 0, 0
+}
+
+// perToken is what a prefill token at a depth costs in a large chunk, in seconds; 0: unknown.
+func (m *costModel) perToken(depth int) float64 {
+	if p := m.prefillModel(0); p != nil {
+		return max(0, (p.w[1]+p.w[2]*float64(depth)/1024)/256)
+	}
+	return 0
+}
+
 // prefillRate is prefill tokens per second at no depth, 0: unknown.
 func (m *costModel) prefillRate() float64 {
 	if p := m.prefillModel(0); p != nil {
@@ -151,10 +179,11 @@ const (
 	outlier = 4.0
 )
 
-func newRLS(k int) rls {
-	r := rls{k: k}
-	for i := range k {
-		r.p[i][i] = 1e3
+// newRLS starts with weights 0; the priors say how far from it each is expected, squared, in units of the noise.
+func newRLS(priors ...float64) rls {
+	r := rls{k: len(priors)}
+	for i, p := range priors {
+		r.p[i][i] = p
 	}
 	return r
 }

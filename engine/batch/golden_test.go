@@ -21,7 +21,9 @@ var rewrite = flag.Bool("rewrite", false, "write what the scripts in testdata gi
 //
 //	config cells=64 context=32 sequences=4 ...    a new scheduler; fields of Config in lower case
 //	submit id=1 prompt=a20+b5 max=4 ...           a20 is the first 20 tokens of trunk a, +b5 five of branch b
-//	step [n] [ms=10] [code=1] [stop=1.0]          n times Plan and Commit; stop ends job 1 choice 0 at its token
+//	step [n] [ms=10] [rowus=0] [code=1] [stop=1.0]
+//	                                              n times Plan and Commit; a decode takes ms and rowus microseconds for
+//	                                              each prefill row; stop ends job 1 choice 0 at its token
 //	run [ms=10]                                   steps until idle; prints only the events
 //	short n=50                                    n requests with an output of one token, not printed
 //	cancel id=1, hold id=1, unhold id=1, stats, wait ms=100, prime decode=4 prefill=0 span=256 ms=10
@@ -227,6 +229,7 @@ func (g *script) step(m map[string]string) (string, bool) {
 		return out.String(), false
 	}
 	res := batch.Result{Code: batch.Code(g.num(m, "code", 0)), Duration: time.Duration(g.num(m, "ms", 10)) * time.Millisecond}
+	res.Duration += time.Duration(st.Prefills*g.num(m, "rowus", 0)) * time.Microsecond
 	for _, sm := range st.Samples {
 		sampled := batch.Sampled{Token: engine.Token(900000 + int(sm.Job)*1000 + int(sm.Choice)*100 + int(sm.Index))}
 		if m["stop"] == fmt.Sprintf("%d.%d", sm.Job, sm.Choice) {

@@ -114,7 +114,7 @@ func (s *Scheduler) canPad(from, to, limit int32) bool {
 	}
 	for id := from; id < to; id++ {
 		length := s.mem.lens[id]
-		if length+1 > min(limit, int32(s.cfg.Context)) || (length > 0 && s.cfg.NoTrim) || s.isFork(int(id)) {
+		if length+1 > limit || (length > 0 && s.cfg.NoTrim) || s.isFork(int(id)) {
 			return false
 		}
 	}

@@ -25,6 +25,7 @@ var variants = map[string]batch.Config{
 	"streams-few":    {Layout: batch.LayoutStreams, Context: 160, Sequences: 3, Chunk: 64},
 	"streams-notrim": {Layout: batch.LayoutStreams, Context: 160, Sequences: 4, Chunk: 64, NoTrim: true},
 	"iswa":           {Cells: 512, Context: 200, Sequences: 5, Parking: 4, Chunk: 32, Window: 24, WindowCells: 160},
+	"iswa-tight":     {Cells: 512, Context: 200, Sequences: 5, Parking: 4, Chunk: 32, Window: 24, WindowCells: 80},
 	"iswa-roomy":     {Cells: 512, Context: 200, Sequences: 5, Parking: 4, Chunk: 32, Window: 24, WindowCells: 400},
 	"iswa-streams":   {Layout: batch.LayoutStreams, Context: 160, Sequences: 4, Chunk: 32, Window: 24, WindowCells: 64},
 	"hybrid":         {Cells: 512, Context: 200, Sequences: 8, MaxRunning: 4, Chunk: 32, Recurrent: true},
@@ -65,9 +66,9 @@ func randomRun(t testing.TB, cfg batch.Config, seed uint64, jobs int) {
 					t.Fatalf("job %d is not there to cancel", id)
 				}
 			case 1:
-				w.s.Hold(id, true)
+				w.hold(id, true)
 			default:
-				w.s.Hold(id, false)
+				w.hold(id, false)
 			}
 		}
 		for range rng.IntN(6) {
@@ -75,11 +76,41 @@ func randomRun(t testing.TB, cfg batch.Config, seed uint64, jobs int) {
 		}
 	}
 	for id := range w.jobs {
-		w.s.Hold(id, false)
+		w.hold(id, false)
 	}
 	w.run(20000)
 	if len(w.done) != jobs {
 		t.Fatalf("%d of %d jobs done", len(w.done), jobs)
+	}
+}
+
+// TestRandomCodes lets decodes fail: nothing may be lost but time.
+func TestRandomCodes(t *testing.T) {
+	for name, cfg := range variants {
+		t.Run(name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(5, 5))
+			w := newWorld(t, cfg)
+			w.code = func(*batch.Step) batch.Code {
+				switch rng.IntN(10) {
+				case 0:
+					return batch.CodeNoSlot
+				case 1:
+					return batch.CodeAborted
+				}
+				return batch.CodeOK
+			}
+			ps := prompts{rng: rng}
+			for id := range batch.JobID(40) {
+				w.must(w.submit(randomJob(rng, &ps, cfg, id)))
+				w.turn()
+			}
+			w.run(20000)
+			for id, ev := range w.done {
+				if ev.Reason == engine.FinishError {
+					t.Errorf("job %d failed", id)
+				}
+			}
+		})
 	}
 }
 

@@ -37,8 +37,15 @@ func (s *Scheduler) copyOps(ops []Op, src, dst int, n int32) []Op {
 	return ops
 }
 
-// drop forgets a cached prefix, or what is left of a run, and frees its id.
+// drop forgets a cached prefix and frees its id.
 func (s *Scheduler) drop(id int) {
+	_, hits := s.tree.Used(id)
+	s.learnReuse(hits)
+	s.discard(id)
+}
+
+// discard frees an id and forgets what it held.
+func (s *Scheduler) discard(id int) {
 	s.tree.Remove(id)
 	s.remove(id, 0)
 }
@@ -51,8 +58,9 @@ func (s *Scheduler) leave(now time.Duration, r *run) {
 	s.mem.setPinned(id, false)
 	have := r.have
 	r.id, r.have, r.take, r.stop, r.boost = -1, 0, 0, 0, 0
+	s.rent[id] = 0
 	if !r.job.Cache || have < minKeep || !s.tree.Holds(id) {
-		s.drop(id)
+		s.discard(id)
 		return
 	}
 	if path := s.tree.Path(id); path > have {
@@ -90,7 +98,7 @@ func (s *Scheduler) dedupe(id int) {
 func (s *Scheduler) dropPrivate(j *job) {
 	for id, r := range s.runs {
 		if r == nil && s.tree.Holds(id) && s.tree.Key(id) == j.key {
-			s.drop(id)
+			s.discard(id)
 		}
 	}
 }
@@ -178,16 +186,13 @@ func (s *Scheduler) trim(id int, want int) {
 	}
 	s.tree.Truncate(id, left)
 	s.remove(id, left)
+	s.rent[id] = 0
 	s.dedupe(id)
 }
 
-// evictID empties one id that holds a cached prefix and returns it, -1 for none. With decodable it is below Sequences.
-func (s *Scheduler) evictID(keep int, decodable bool) int {
+// evictID empties one id below top that holds a cached prefix, the one that is worth least, and returns it, -1 for none.
+func (s *Scheduler) evictID(keep, top int) int {
 	best, bestValue := -1, 0.0
-	top := len(s.runs)
-	if decodable {
-		top = s.cfg.Sequences
-	}
 	for id, r := range s.runs[:top] {
 		if r != nil || id == keep || s.mem.lens[id] == 0 {
 			continue

@@ -51,8 +51,17 @@ type Scheduler struct {
 	caution     uint // halvings of the chunk after mismatches
 	mismatches  int  // in a row
 	scratch     []Row
-	output      float64 // running 80th percentile of output lengths, tokens
+	output      float64   // running 80th percentile of output lengths, tokens
+	rent        []float64 // by id: seconds per token that a cached prefix has cost since it was last of use
+	reuse       float64   // running share of cached prefixes that were reused before they went
 	stats       Stats
+
+	auto     bool // propose layouts
+	costs    LayoutCosts
+	sharing  Sharing
+	proposed uint64 // sharing.Steps at the last proposal
+
+	isRunning func(id int) bool
 }
 
 // New returns a scheduler for an empty context. The error wraps ErrConfig.
@@ -60,8 +69,9 @@ func New(cfg Config) (*Scheduler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Scheduler{jobs: map[JobID]*job{}, tenants: map[string]*tenant{}, output: 128}
+	s := &Scheduler{jobs: map[JobID]*job{}, tenants: map[string]*tenant{}, output: 128, reuse: 0.5}
 	s.usable = s.usablePrefix
+	s.isRunning = func(id int) bool { return s.runs[id] != nil }
 	s.reset(cfg.withDefaults())
 	return s, nil
 }
@@ -71,9 +81,10 @@ func (s *Scheduler) reset(cfg Config) {
 	ids := cfg.Sequences + cfg.Parking
 	s.cfg, s.mem, s.tree = cfg, newMemory(&cfg), prefix.NewTree(ids)
 	s.cost, s.split = newCostModel(), newSplitter(&cfg)
-	s.runs = make([]*run, ids)
+	s.runs, s.rent = make([]*run, ids), make([]float64, ids)
 	s.step = Step{Number: s.step.Number, Rows: make([]Row, 0, cfg.Chunk), Samples: make([]Sample, 0, cfg.Outputs)}
 	s.ops = s.ops[:0]
+	s.sharing, s.proposed = Sharing{}, 0
 }
 
 // Relayout forgets everything in the KV cache after the caller created a new, empty context with cfg; queued jobs
@@ -239,5 +250,8 @@ func (s *Scheduler) Stats() Stats {
 		st.CellsTotal = s.cfg.Cells
 	}
 	st.Steps = s.step.Number
+	if s.mem.base != nil {
+		st.Span = s.mem.base.Span()
+	}
 	return st
 }

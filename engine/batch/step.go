@@ -180,14 +180,16 @@ type Stats struct {
 	Running, Waiting, Jobs int
 	// CellsUsed includes CellsCached, the cells that only cached prefixes hold.
 	CellsUsed, CellsTotal, CellsCached int
-	Steps                              uint64
-	PromptTokens                       uint64 // prefilled, recomputation included
-	CachedTokens                       uint64
-	CompletionTokens                   uint64
-	Preemptions, Evictions             uint64
-	EvictedCells                       uint64
-	Mismatches                         uint64
-	PadRows                            uint64
-	LastDecodes, LastPrefills          int
-	LastStep                           time.Duration
+	// Span is n_kv, the cells that attention reads in every step of LayoutUnified; 0 in LayoutStreams.
+	Span                      int
+	Steps                     uint64
+	PromptTokens              uint64 // prefilled, recomputation included
+	CachedTokens              uint64
+	CompletionTokens          uint64
+	Preemptions, Evictions    uint64
+	EvictedCells              uint64
+	Mismatches                uint64
+	PadRows                   uint64
+	LastDecodes, LastPrefills int
+	LastStep                  time.Duration
 }

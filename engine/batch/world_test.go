@@ -27,6 +27,7 @@ type world struct {
 	code func(*batch.Step) batch.Code
 	eos  engine.Token // finishes a choice; negative: none
 	idle bool
+	wish *batch.Layout // of the last EventRelayout
 }
 
 // wantJob is the truth about a job: what each choice must have produced.
@@ -34,6 +35,8 @@ type wantJob struct {
 	job      batch.Job
 	got      [][]engine.Token
 	finished map[int32]engine.FinishReason
+	running  map[int32]bool
+	held     bool
 	cached   int32
 }
 
@@ -55,7 +58,7 @@ func (w *world) submit(j batch.Job) error {
 		return err
 	}
 	n := max(j.Choices, 1)
-	wj := &wantJob{job: j, got: make([][]engine.Token, n), finished: map[int32]engine.FinishReason{}}
+	wj := &wantJob{job: j, got: make([][]engine.Token, n), finished: map[int32]engine.FinishReason{}, running: map[int32]bool{}}
 	for i, r := range j.Resume {
 		wj.got[i] = append(wj.got[i], r...)
 	}
@@ -178,6 +181,9 @@ func (w *world) events(evs []batch.Event) {
 		switch ev.Kind {
 		case batch.EventAdmitted:
 			wj.cached += ev.Cached
+			wj.running[ev.Choice] = true
+		case batch.EventPreempted:
+			w.preempted(wj, ev)
 		case batch.EventFinished:
 			w.finished(wj, ev)
 		case batch.EventDone:
@@ -189,6 +195,8 @@ func (w *world) events(evs []batch.Event) {
 			}
 			w.done[ev.Job] = ev
 			delete(w.jobs, ev.Job)
+		case batch.EventRelayout:
+			w.wish = &ev.Layout
 		case batch.EventMismatch:
 			if w.code == nil {
 				w.t.Fatal("mismatch")
@@ -203,6 +211,7 @@ func (w *world) finished(wj *wantJob, ev batch.Event) {
 		w.t.Fatalf("job %d choice %d finished twice", ev.Job, ev.Choice)
 	}
 	wj.finished[ev.Choice] = ev.Reason
+	delete(wj.running, ev.Choice)
 	n := len(wj.got[ev.Choice])
 	full := len(wj.job.Prompt)+n >= w.cfg.Context || (wj.job.MaxTokens >= 0 && n >= wj.job.MaxTokens)
 	if ev.Reason == engine.FinishLength && !full {
@@ -211,6 +220,31 @@ func (w *world) finished(wj *wantJob, ev batch.Event) {
 	if ev.Reason == "" || (full && ev.Reason != engine.FinishLength && ev.Reason != engine.FinishStop && ev.Reason != engine.FinishCancelled) {
 		w.t.Fatalf("job %d choice %d: finished for %q", ev.Job, ev.Choice, ev.Reason)
 	}
+}
+
+// preempted checks that the first running choice never loses its place, except to a higher class that waits.
+func (w *world) preempted(wj *wantJob, ev batch.Event) {
+	w.t.Helper()
+	delete(wj.running, ev.Choice)
+	if wj.held {
+		return
+	}
+	for id, o := range w.jobs {
+		before := o.job.Priority > wj.job.Priority || (o.job.Priority == wj.job.Priority && id < ev.Job && len(o.running) > 0)
+		for c := range o.running {
+			before = before || (o == wj && c < ev.Choice)
+		}
+		if before {
+			return
+		}
+	}
+	w.t.Fatalf("job %d choice %d was preempted and nobody goes before it", ev.Job, ev.Choice)
+}
+
+// hold is Scheduler.Hold.
+func (w *world) hold(id batch.JobID, held bool) {
+	w.s.Hold(id, held)
+	w.jobs[id].held = held
 }
 
 // run turns until nothing is left to do.

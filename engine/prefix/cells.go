@@ -23,6 +23,7 @@ type Cells struct {
 	used   int
 	pinned int
 	head   int
+	top    int // no cell from here on is taken
 	seqs   []seqCells
 
 	found []int32 // cells for the rows of the step in progress
@@ -159,6 +160,7 @@ func (c *Cells) own(i, id int) {
 	if c.owners[i] == 0 {
 		c.used++
 		c.taken[i/64] |= 1 << (i % 64)
+		c.top = max(c.top, i+1)
 	}
 	c.owners[i]++
 	c.xor[i] ^= uint16(id)
@@ -259,7 +261,7 @@ func (c *Cells) CopyFrom(o *Cells) {
 	copy(c.xor, o.xor)
 	copy(c.pos, o.pos)
 	copy(c.taken, o.taken)
-	c.used, c.head = o.used, o.head
+	c.used, c.head, c.top = o.used, o.head, o.top
 	for id := range c.seqs {
 		d, s := &c.seqs[id], &o.seqs[id]
 		d.first, d.off, d.cells = s.first, 0, append(d.cells[:0], s.cells[s.off:]...)
@@ -321,10 +323,13 @@ func (c *Cells) Available() int {
 
 // Top is one behind the highest cell in use.
 func (c *Cells) Top() int {
-	for w := len(c.taken) - 1; w >= 0; w-- {
-		if c.taken[w] != 0 {
-			return w*64 + 64 - bits.LeadingZeros64(c.taken[w])
+	for c.top > 0 {
+		w := (c.top - 1) / 64
+		if low := c.taken[w] << (63 - (c.top-1)%64); low != 0 { // taken cells of the word below top
+			c.top -= bits.LeadingZeros64(low)
+			return c.top
 		}
+		c.top = w * 64
 	}
 	return 0
 }

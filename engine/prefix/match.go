@@ -144,3 +144,30 @@ func (t *Tree) Above(id int, dst []int32) []int32 {
 	}
 	return dst
 }
+
+// Overlap counts tokens that several of the running holders have in their paths: for a token that k of them share, k-1.
+// Paths that are not computed yet count as if they were.
+func (t *Tree) Overlap(running func(id int) bool) int {
+	n := 0
+	for _, root := range t.roots {
+		root.overlap(running, &n)
+	}
+	return n
+}
+
+// overlap returns how many running holders are at or below the node.
+func (n *node) overlap(running func(id int) bool, sum *int) int {
+	k := 0
+	for _, id := range n.ids {
+		if running(int(id)) {
+			k++
+		}
+	}
+	for _, kid := range n.kids {
+		k += kid.overlap(running, sum)
+	}
+	if k > 1 {
+		*sum += (k - 1) * len(n.tokens)
+	}
+	return k
+}

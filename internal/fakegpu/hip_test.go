@@ -14,7 +14,6 @@ import (
 	"hearth/backends/fixtures"
 	"hearth/backends/kfd"
 	"hearth/backends/probe"
-	"hearth/backends/survey"
 	"hearth/engine/bundle"
 	"hearth/internal/toygguf"
 )
@@ -195,16 +194,16 @@ func TestDoctorOnFakes(t *testing.T) {
 	} {
 		r := New(t, c.machine)
 		child := r.Child(t)
-		rep := doctor.Run(context.Background(), doctor.Env{Env: survey.Env{
+		rep := doctor.Run(context.Background(), doctor.Env{
 			FS: fixtures.Open(t, c.machine),
-			Bundle: &survey.Bundle{
+			Bundle: &doctor.Bundle{
 				Name: r.Bundle.Name, GGMLVersion: r.Bundle.GGMLVersion, Source: string(r.Bundle.Source), Plugins: []string{"cpu", "hip"},
 				GFXTargets: r.Bundle.GFXTargets,
 			},
 			Probe: func(_ context.Context, backend string, env []string) (probe.Result, error) {
 				return run(t, r, child, r.Env(env...), "devices", r.Plugin(bundle.Kind(backend))), nil
 			},
-		}})
+		})
 		got := rep.Find(c.check)
 		if got.Status != c.status {
 			t.Errorf("%s: %+v", c.machine, got)

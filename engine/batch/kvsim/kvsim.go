@@ -300,25 +300,24 @@ func (s *Sim) answer(r batch.Row) (engine.Token, error) {
 
 // visible lists the tokens of an id up to a position; first is the position of the first one.
 func (p *pool) visible(id, top int32) (tokens []engine.Token, first int32, err error) {
-	at := map[int32]engine.Token{}
+	at := make([]engine.Token, top+1)
+	seen := make([]bool, top+1)
 	first = top + 1
 	for _, c := range p.cells {
-		if slices.Contains(c.owners, id) && c.pos <= top {
-			if _, dup := at[c.pos]; dup {
+		if c.pos <= top && slices.Contains(c.owners, id) {
+			if seen[c.pos] {
 				return nil, 0, fmt.Errorf("kvsim: id %d has position %d twice", id, c.pos)
 			}
-			at[c.pos] = c.token
+			at[c.pos], seen[c.pos] = c.token, true
 			first = min(first, c.pos)
 		}
 	}
 	for q := first; q <= top; q++ {
-		t, ok := at[q]
-		if !ok {
+		if !seen[q] {
 			return nil, 0, fmt.Errorf("kvsim: id %d has no cell at position %d", id, q)
 		}
-		tokens = append(tokens, t)
 	}
-	return tokens, first, nil
+	return at[first:], first, nil
 }
 
 // Tokens lists what an id holds, in order. It is what attention reads, or the recurrent state.

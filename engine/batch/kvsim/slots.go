@@ -64,6 +64,14 @@ func (s *Sim) equal(rows []batch.Row, taken []bool, ids []int32) []batch.Row {
 
 // prepare reports whether all evaluations find cells. It leaves the memory as it was.
 func (s *Sim) prepare(evals [][]batch.Row) bool {
+	if len(evals) == 1 && len(s.base) <= 1 && len(s.win) <= 1 {
+		for _, p := range slices.Concat(s.base, s.win) {
+			if !p.fits(len(evals[0])) {
+				return false
+			}
+		}
+		return true
+	}
 	saveBase, saveWin := clonePools(s.base), clonePools(s.win)
 	defer func() { s.base, s.win = saveBase, saveWin }()
 	s.base, s.win = clonePools(s.base), clonePools(s.win)
@@ -73,6 +81,16 @@ func (s *Sim) prepare(evals [][]batch.Row) bool {
 		}
 	}
 	return true
+}
+
+// fits counts usable cells, without a copy of the pool.
+func (p *pool) fits(n int) bool {
+	for i := 0; i < len(p.cells) && n > 0; i++ {
+		if p.usable(i) {
+			n--
+		}
+	}
+	return n <= 0
 }
 
 func clonePools(ps []*pool) []*pool {

@@ -1,4 +1,4 @@
-package survey
+package doctor
 
 import (
 	"hearth/backends"
@@ -6,7 +6,7 @@ import (
 )
 
 // judgeCode fills the HIP face of each device with what the bundle's code objects and kernel files say.
-func (s *Survey) judgeCode(b *Bundle) {
+func (s *machine) judgeCode(b *Bundle) {
 	if b.Has(backends.HIP) {
 		s.Devices = codeobject.Apply(s.Devices, b.library(), b.BLAS)
 	}

@@ -1,4 +1,4 @@
-package survey
+package doctor
 
 import (
 	"slices"
@@ -7,20 +7,6 @@ import (
 
 	"hearth/backends/sysroot"
 )
-
-func openDir(t *testing.T, dir string) *sysroot.Captured {
-	t.Helper()
-	root, err := sysroot.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := root.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return root
-}
 
 func TestInspectBundleReportsWhatIsMissing(t *testing.T) {
 	dir := t.TempDir()

@@ -1,0 +1,181 @@
+package batch_test
+
+import (
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"hearth/engine/batch"
+	"hearth/engine/batch/kvsim"
+)
+
+// measured is facts section 8: 8B Q4_K, 16 rows, unshared, ms.
+func measured() batch.LayoutCosts {
+	ms := func(f float64) time.Duration { return time.Duration(f * float64(time.Millisecond)) }
+	c, ok := batch.FitLayoutCosts([]batch.Measure{
+		{Layout: batch.LayoutUnified, Rows: 16, Cells: 16 * 512, Time: ms(19.2)},
+		{Layout: batch.LayoutUnified, Rows: 16, Cells: 16 * 4096, Time: ms(41.2)},
+		{Layout: batch.LayoutStreams, Rows: 16, Cells: 16 * 512, Time: ms(17.0)},
+		{Layout: batch.LayoutStreams, Rows: 16, Cells: 16 * 4096, Time: ms(22.3)},
+	}, ms(4.8))
+	if !ok {
+		panic("no fit")
+	}
+	return c
+}
+
+func TestChooseLayout(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		sharing batch.Sharing
+		want    batch.Layout
+	}{
+		{"16 clients, 4k each, nothing shared", batch.Sharing{Rows: 16, Tokens: 65536, Distinct: 65536}, batch.LayoutStreams},
+		{"16 clients, one 4k prefix", batch.Sharing{Rows: 16, Tokens: 67000, Distinct: 6000, Mixed: 0.1}, batch.LayoutUnified},
+	} {
+		for _, current := range []batch.Layout{batch.LayoutUnified, batch.LayoutStreams} {
+			if got := batch.ChooseLayout(measured(), tc.sharing, current); got != tc.want {
+				t.Errorf("%s: %s from %s, want %s", tc.name, got, current, tc.want)
+			}
+		}
+	}
+	for _, current := range []batch.Layout{batch.LayoutUnified, batch.LayoutStreams} {
+		one := batch.Sharing{Rows: 1, Tokens: 8192, Distinct: 8192}
+		if got := batch.ChooseLayout(measured(), one, current); got != current {
+			t.Errorf("one client: %s from %s", got, current)
+		}
+		even := batch.Sharing{Rows: 8, Tokens: 12000, Distinct: 3000, Mixed: 0}
+		if got := batch.ChooseLayout(measured(), even, current); got != current {
+			t.Errorf("alike: %s from %s", got, current)
+		}
+	}
+}
+
+func TestFitLayoutCostsNeedsBoth(t *testing.T) {
+	one := []batch.Measure{
+		{Layout: batch.LayoutUnified, Rows: 4, Cells: 512, Time: time.Millisecond},
+		{Layout: batch.LayoutUnified, Rows: 4, Cells: 4096, Time: 2 * time.Millisecond},
+	}
+	if _, ok := batch.FitLayoutCosts(one, time.Millisecond); ok {
+		t.Error("fits one layout")
+	}
+}
+
+// TestRelayout lets the load choose: unshared clients bring streams, shared ones unified, and the queue survives.
+func TestRelayout(t *testing.T) {
+	unified := batch.Config{Cells: 4096, Context: 512, Sequences: 8, Parking: 8, Chunk: 64, Outputs: 16, MaxRunning: 6}
+	streams := batch.Config{Layout: batch.LayoutStreams, Context: 512, Sequences: 8, Chunk: 64, Outputs: 16, MaxRunning: 6}
+	w := newWorld(t, unified)
+	w.s.AutoLayout(shortSequences())
+	rng := rand.New(rand.NewPCG(9, 9))
+	shared := random(rng, 300)
+	for i := range shared {
+		shared[i] %= vocab
+	}
+	id := batch.JobID(0)
+	phase := func(share bool) {
+		for range 24 {
+			id++
+			prompt := random(rng, 100)
+			for i := range prompt {
+				prompt[i] %= vocab
+			}
+			if share {
+				prompt = append(append(prompt[:0:0], shared...), prompt[:20]...)
+			}
+			w.must(w.submit(batch.Job{ID: id, Prompt: prompt, MaxTokens: 150, Cache: true}))
+		}
+	}
+	swap := func(want batch.Layout, cfg batch.Config) {
+		t.Helper()
+		w.run(20000)
+		if w.wish == nil || *w.wish != want {
+			t.Fatalf("wishes %v, want %s; sharing %+v", w.wish, want, w.s.Sharing())
+		}
+		w.wish = nil
+		w.must(w.submit(batch.Job{ID: 10000 + id, Prompt: shared, MaxTokens: 5, Cache: true})) // waits through the change
+		w.must(w.s.Relayout(cfg))
+		sim := kvsim.ConfigOf(cfg)
+		sim.Vocab = vocab
+		w.cfg, w.sim = cfg, kvsim.New(sim)
+		w.run(1000)
+	}
+	phase(false)
+	swap(batch.LayoutStreams, streams)
+	phase(true)
+	swap(batch.LayoutUnified, unified)
+}
+
+// shortSequences is a machine on which cells cost so much that the test needs few of them.
+func shortSequences() batch.LayoutCosts {
+	return batch.LayoutCosts{Base: 0.010, UnifiedCell: 20e-6, StreamsCell: 10e-6}
+}
+
+func TestRelayoutRefuses(t *testing.T) {
+	w := newWorld(t, variants["unified"])
+	if err := w.s.Relayout(batch.Config{}); !errors.Is(err, batch.ErrConfig) {
+		t.Errorf("bad config: %v", err)
+	}
+	w.must(w.submit(batch.Job{ID: 1, Prompt: []int32{1, 2}, MaxTokens: 5}))
+	w.turn()
+	if err := w.s.Relayout(variants["unified"]); !errors.Is(err, batch.ErrBusy) {
+		t.Errorf("busy: %v", err)
+	}
+}
+
+func TestWarmupShapes(t *testing.T) {
+	cfg := layouts[0]
+	shapes := batch.WarmupShapes(cfg)
+	have := map[batch.Shape]bool{}
+	for _, sh := range shapes {
+		if sh.Decode+sh.Prefill > cfg.Chunk || sh.Decode > cfg.Sequences || sh.Decode > cfg.Outputs {
+			t.Errorf("%+v does not fit", sh)
+		}
+		have[sh] = true
+	}
+	for _, want := range []batch.Shape{{Decode: 1}, {Decode: 4}, {Decode: 5}, {Decode: 32}, {Prefill: 512}, {Decode: 1, Prefill: 64}} {
+		if !have[want] {
+			t.Errorf("%+v is not in %+v", want, shapes)
+		}
+	}
+	if batch.WarmupShapes(batch.Config{}) != nil {
+		t.Error("shapes for a bad config")
+	}
+}
+
+func TestConfigValidate(t *testing.T) {
+	good := variants["iswa"]
+	for name, change := range map[string]func(*batch.Config){
+		"context":   func(c *batch.Config) { c.Context = 0 },
+		"cells":     func(c *batch.Config) { c.Cells = c.Context - 1 },
+		"sequences": func(c *batch.Config) { c.Sequences = 257 },
+		"parking":   func(c *batch.Config) { c.Parking = 256 },
+		"running":   func(c *batch.Config) { c.MaxRunning = c.Sequences + 1 },
+		"chunk":     func(c *batch.Config) { c.Chunk = 0 },
+		"window":    func(c *batch.Config) { c.WindowCells = c.Window },
+		"layout":    func(c *batch.Config) { c.Layout = 7 },
+		"negative":  func(c *batch.Config) { c.QueueLimit = -1 },
+	} {
+		c := good
+		change(&c)
+		if _, err := batch.New(c); !errors.Is(err, batch.ErrConfig) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := good.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+// FuzzScheduler is TestRandom with everything drawn from the fuzzer's numbers.
+func FuzzScheduler(f *testing.F) {
+	f.Add(uint64(1), uint8(0), uint8(20))
+	f.Add(uint64(2), uint8(7), uint8(30))
+	names := slices.Sorted(maps.Keys(variants))
+	f.Fuzz(func(t *testing.T, seed uint64, variant, jobs uint8) {
+		randomRun(t, variants[names[int(variant)%len(names)]], seed, 1+int(jobs)%40)
+	})
+}
