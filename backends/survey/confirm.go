@@ -82,7 +82,13 @@ func (s *Surveyor) try(ctx context.Context, d backends.Device, backend, override
 	if err != nil {
 		return reject(nil, "%v", err)
 	}
-	r, err := s.child(ctx, env, "--plugin", plugin, "--gemm", "--device", name)
+	args := []string{"--plugin", plugin, "--device", name}
+	if s.cfg.Unproven {
+		s.cfg.Logger.Warn("backend is taken without a check of what it computes", "backend", backend, "device", d.PCI, "name", d.Name)
+	} else {
+		args = append(args, "--gemm")
+	}
+	r, err := s.child(ctx, env, args...)
 	switch {
 	case err != nil:
 		return reject(nil, "%v", err)
@@ -97,7 +103,7 @@ func (s *Surveyor) try(ctx context.Context, d backends.Device, backend, override
 	if d.PCI != "" && found.PCIID != "" && found.PCIID != string(d.PCI) {
 		return reject(&r, "the backend sits on %s instead of %s", found.PCIID, d.PCI)
 	}
-	if len(r.Gemms) == 0 {
+	if len(r.Gemms) == 0 && !s.cfg.Unproven {
 		return reject(&r, "the backend computed nothing")
 	}
 	c := Candidate{Backend: backend, Device: found.Name, WantPCI: d.PCI, Env: append(env, s.cfg.VulkanEnv...)}

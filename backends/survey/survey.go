@@ -41,6 +41,9 @@ type Config struct {
 	// Command is how to start the engine with arguments: program, arguments, and what it needs in its environment. Without
 	// it nothing is started: Vulkan devices stay unknown, and Confirm confirms nothing.
 	Command func(args ...string) probe.Command
+	// Unproven takes a backend without having it compute: for people who know better than the check, and for GPUs that are
+	// modelled and compute nothing. The child must still start and sit on the right GPU. Each use is logged.
+	Unproven bool
 	// Deadline bounds each child; 0 is probe.DefaultDeadline.
 	Deadline time.Duration
 	// Run starts a child; nil is probe.Run.

@@ -194,6 +194,28 @@ func TestSurveyWithoutPlugins(t *testing.T) {
 	}
 }
 
+// Unproven skips the product, not the question where the backend sits.
+func TestSurveyUnproven(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		where string
+		good  int
+	}{{xtx, 1}, {"0000:7a:00.0", 0}} {
+		e := &engine{hip: []string{c.where}, hipDies: "Memory access fault by GPU node-1"}
+		var log bytes.Buffer
+		s := survey.New(survey.Config{Root: fixtures.Open(t, "xtx"), HIPPlugin: plugin(t), Run: e.run, Unproven: true,
+			Command: func(args ...string) probe.Command { return probe.Command{Argv: args} }, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		look, err := s.Look(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		good, _, err := s.Confirm(t.Context(), backends.Choice{Device: look.Devices[0], Backends: []string{backends.HIP}}, "", false)
+		if err != nil || len(good) != c.good || !strings.Contains(log.String(), "without a check") {
+			t.Errorf("%s: %+v, %v\n%s", c.where, good, err, log.String())
+		}
+	}
+}
+
 func TestSurveyOverride(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
