@@ -3,7 +3,6 @@ package doctor
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 	"syscall"

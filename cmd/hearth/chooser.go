@@ -11,9 +11,12 @@ import (
 	"time"
 
 	"hearth/backends"
+	"hearth/backends/doctor"
+	"hearth/backends/kfd"
 	"hearth/backends/probe"
 	"hearth/backends/survey"
 	"hearth/backends/sysroot"
+	"hearth/backends/vulkan"
 	"hearth/configs"
 	"hearth/engine"
 	"hearth/engine/bundle"
@@ -22,170 +25,162 @@ import (
 
 // Limits of the chooser's looks at the machine.
 const (
-	// surveyDeadline bounds one look with all its probes. It does not depend on the request that asked first.
-	surveyDeadline = 3 * time.Minute
+	// placeDeadline bounds one look with all its probes. It does not depend on the request that asked first.
+	placeDeadline = 5 * time.Minute
 	// surveyAgain is how old a look must be before a model that found no place makes the chooser look again.
 	surveyAgain = 30 * time.Second
 )
 
 // gpuChooser places models on the GPUs of this machine: HIP before Vulkan on the device that backends.Select picks, and
-// the CPU last when the backend is left to hearth. A backend that cannot run there is left out before anything is loaded.
+// the CPU last when the backend is left to hearth. A backend that cannot run there is left out before a model is loaded.
 type gpuChooser struct {
 	explicit *explicitChooser
-	look     func(ctx context.Context) *survey.Survey
-	now      func() time.Time
-	log      *slog.Logger
+	// proven looks at the machine and has each backend compute before it is offered; unproven is for people who name a
+	// backend, who get it with a warning.
+	proven, unproven *survey.Surveyor
+	now              func() time.Time
+	log              *slog.Logger
 
-	mu    sync.Mutex
-	last  *survey.Survey
-	taken time.Time
-	told  sync.Map // model name and reason -> struct{}: warnings are given once
+	mu     sync.Mutex
+	last   *survey.Survey
+	taken  time.Time
+	places map[string][]survey.Candidate // confirmed since the last look, by device, backends and how they were confirmed
+	told   map[string]bool               // warnings are given once
 }
 
-// Choose implements Chooser.
+// Choose implements Chooser. Only one model is placed at a time: probes of one GPU would disturb each other.
 func (c *gpuChooser) Choose(ctx context.Context, e models.Entry, run configs.Run) ([]Placement, error) {
 	auto := run.Backend == "auto"
-	if run.Backend == backends.CPU || !auto && len(c.explicit.env.DeviceVariables(run.Backend)) > 0 {
-		return c.explicit.Choose(ctx, e, run) // a person who sets both backend and device variables is taken at their word
+	noGPU := len(c.explicit.bundle.PluginsOf(bundle.KindHIP))+len(c.explicit.bundle.PluginsOf(bundle.KindVulkan)) == 0
+	if noGPU || run.Backend == backends.CPU || !auto && len(c.explicit.env.DeviceVariables(run.Backend)) > 0 {
+		return c.explicit.Choose(ctx, e, run) // who sets both backend and device variables is taken at their word
 	}
-	if len(c.explicit.bundle.PluginsOf(bundle.KindHIP))+len(c.explicit.bundle.PluginsOf(bundle.KindVulkan)) == 0 {
-		return c.explicit.Choose(ctx, e, run)
-	}
+	// The client that asked first may go away; its probes must not be taken for dead plugins then.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), placeDeadline)
+	defer cancel()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	s, choice, err := c.choose(ctx, run)
 	if err != nil {
-		if !auto && len(s.Devices) == 0 { // another vendor's GPU, or a software renderer: the plugin knows
-			return c.explicit.Choose(ctx, e, run)
-		}
-		if none, ok := errors.AsType[*backends.NoDeviceError](err); ok && auto {
-			c.warn(e.Name, "running on the CPU, no GPU can run models", "reason", none.Error(), "hint", "hearth doctor")
-			return []Placement{{Backend: backends.CPU, Label: backends.CPU}}, nil
-		}
-		return nil, &engine.Error{
-			Kind: engine.KindUnsupported, Message: fmt.Sprintf("model %q has no device to run on: %v", e.Name, err),
-			Hint: "hearth devices lists the GPUs, hearth doctor says what keeps them from running models", Cause: err,
-		}
+		return c.without(ctx, s, e, run, err)
 	}
-	places, err := c.placements(s, choice, auto)
+	if auto && !slices.Contains(choice.Backends, backends.HIP) && choice.Device.HIP != nil && len(c.explicit.bundle.PluginsOf(bundle.KindHIP)) > 0 {
+		c.warn("backend passed over", "backend", backends.HIP, "device", choice.Device.PCI, "name", choice.Device.Name, "reason", blockTexts(choice.Device.HIP.Blocked))
+	}
+	good, err := c.confirm(ctx, choice, auto)
 	if err != nil {
 		return nil, err
 	}
-	c.log.Info("device chosen", "model", e.Name, "device", places[0].Label, "why", choice.Why)
-	if auto && places[0].Backend != backends.HIP && choice.Device.HIP != nil && len(c.explicit.bundle.PluginsOf(bundle.KindHIP)) > 0 {
-		c.warn(e.Name, "hip is passed over", "device", choice.Device.Name, "reason", blockTexts(choice.Device.HIP.Blocked), "instead", places[0].Label)
+	if len(good) == 0 {
+		return nil, noDevice(e, errors.New("its probe failed, see the log"))
 	}
+	places := make([]Placement, 0, len(good))
+	for _, g := range good {
+		label := g.Backend
+		if g.WantPCI != "" {
+			label += " on " + string(g.WantPCI)
+		}
+		places = append(places, Placement{Backend: g.Backend, Device: g.Device, WantPCI: string(g.WantPCI), Env: workerVariables(g.Env), Label: label})
+	}
+	c.log.Info("device chosen", "model", e.Name, "device", places[0].Label, "name", choice.Device.Name, "why", choice.Why)
 	return places, nil
+}
+
+// without answers when no device was found: with the CPU where the backend is left to hearth, loudly.
+func (c *gpuChooser) without(ctx context.Context, s *survey.Survey, e models.Entry, run configs.Run, err error) ([]Placement, error) {
+	if run.Backend != "auto" && s != nil && len(s.Devices) == 0 { // another vendor's GPU, or a software renderer: the plugin knows
+		return c.explicit.Choose(ctx, e, run)
+	}
+	if none, ok := errors.AsType[*backends.NoDeviceError](err); ok && run.Backend == "auto" {
+		c.warn("running on the CPU, no GPU can run models", "reason", none.Error(), "hint", "hearth doctor")
+		return []Placement{{Backend: backends.CPU, Label: backends.CPU}}, nil
+	}
+	return nil, noDevice(e, err)
+}
+
+func noDevice(e models.Entry, err error) error {
+	return &engine.Error{
+		Kind: engine.KindUnsupported, Message: fmt.Sprintf("model %q has no device to run on: %v", e.Name, err),
+		Hint: "hearth devices lists the GPUs, hearth doctor says what keeps them from running models", Cause: err,
+	}
 }
 
 // choose selects from the last look, and from a new one when that finds nothing.
 func (c *gpuChooser) choose(ctx context.Context, run configs.Run) (*survey.Survey, backends.Choice, error) {
 	opt := backends.SelectOptions{Selector: run.Device, Backend: run.Backend}
-	s := c.survey(ctx, false)
-	choice, err := backends.Select(c.devices(s, run.Backend), opt)
-	if err != nil {
-		s = c.survey(ctx, true)
-		choice, err = backends.Select(c.devices(s, run.Backend), opt)
-	}
-	return s, choice, err
-}
-
-// devices are the rows to select from: backends that the bundle lacks are blocked, and with a backend asked for by name
-// a failed probe is a warning in the log and no veto.
-func (c *gpuChooser) devices(s *survey.Survey, backend string) []backends.Device {
-	rows := slices.Clone(s.Devices)
-	for i := range rows {
-		d := &rows[i]
-		if d.HIP != nil {
-			face := *d.HIP
-			face.Blocked = c.blocks(face.Blocked, backends.HIP, backend)
-			d.HIP = &face
-		}
-		if d.Vulkan != nil {
-			face := *d.Vulkan
-			face.Blocked = c.blocks(face.Blocked, backends.Vulkan, backend)
-			d.Vulkan = &face
-		}
-	}
-	return rows
-}
-
-func (c *gpuChooser) blocks(list []backends.Block, face, asked string) []backends.Block {
-	list = slices.Clone(list)
-	if face == asked {
-		list = slices.DeleteFunc(list, func(b backends.Block) bool {
-			if b.Code != backends.BlockProbe {
-				return false
-			}
-			c.warn(face, "the backend was asked for although its probe failed", "backend", face, "reason", b.Text)
-			return true
-		})
-	}
-	if len(c.explicit.bundle.PluginsOf(bundle.Kind(face))) == 0 {
-		list = append(list, backends.Block{Code: backends.BlockNoAgent, Text: fmt.Sprintf("engine bundle %q has no %s plugin", c.explicit.bundle.Name, face)})
-	}
-	return list
-}
-
-// placements turns a choice into environments, one for each backend, and the CPU behind them when nobody insists.
-func (c *gpuChooser) placements(s *survey.Survey, choice backends.Choice, auto bool) ([]Placement, error) {
-	var out []Placement
-	d := choice.Device
-	for _, b := range choice.Backends {
-		if b == backends.CPU {
-			out = append(out, Placement{Backend: b, Label: b})
-			continue
-		}
-		override := ""
-		if d.HIP != nil {
-			override = d.HIP.Override
-		}
-		env, err := backends.WorkerEnv(nil, d, b, override)
+	for _, again := range []bool{false, true} {
+		s, err := c.survey(ctx, again)
 		if err != nil {
-			return nil, &engine.Error{Kind: engine.KindInternal, Message: "the worker's environment cannot be made", Cause: err}
+			return nil, backends.Choice{}, err
 		}
-		switch b {
-		case backends.Vulkan:
-			env = append(env, s.Choice.Env...)
-			if s.Choice.Driver == "host" {
-				env = append(env, c.explicit.env.DeviceVariables(b)...) // VK_DRIVER_FILES is where the driver was found
-			}
-		case backends.HIP:
-			for _, key := range []string{"HSA_MODEL_TOPOLOGY", "HSA_MODEL_LIB"} { // a modelled GPU, in tests
-				if v := c.explicit.env.Get(key); v != "" {
-					env = append(env, key+"="+v)
-				}
-			}
+		choice, err := backends.Select(s.Devices, opt)
+		if err == nil || again {
+			return s, choice, err
 		}
-		label := b
-		if d.PCI != "" {
-			label += " on " + string(d.PCI)
-		}
-		out = append(out, Placement{Backend: b, WantPCI: string(d.PCI), Env: env, Label: label})
 	}
-	if auto && out[len(out)-1].Backend != backends.CPU {
-		out = append(out, Placement{Backend: backends.CPU, Label: backends.CPU})
-	}
-	return out, nil
+	return nil, backends.Choice{}, nil // not reached
 }
 
 // survey returns the last look at the machine, or takes one: the first time, and again when the last one is old enough.
-func (c *gpuChooser) survey(ctx context.Context, again bool) *survey.Survey {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (c *gpuChooser) survey(ctx context.Context, again bool) (*survey.Survey, error) {
 	if c.last != nil && (!again || c.now().Sub(c.taken) < surveyAgain) {
-		return c.last
+		return c.last, nil
 	}
-	// The client that asked first may go away; its probes must not be taken for dead plugins then.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), surveyDeadline)
-	defer cancel()
-	c.last, c.taken = c.look(ctx), c.now()
-	return c.last
+	s, err := c.proven.Look(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look at the machine: %w", err)
+	}
+	c.last, c.taken, c.places = &s, c.now(), map[string][]survey.Candidate{}
+	return c.last, nil
 }
 
-// warn says something once for each model.
-func (c *gpuChooser) warn(model, message string, fields ...any) {
-	if _, seen := c.told.LoadOrStore(fmt.Sprint(model, message, fields), struct{}{}); !seen {
-		c.log.Warn(message, append([]any{"model", model}, fields...)...)
+// confirm has the backends of a choice tried, once for each look: a GPU full of models would fail a second time.
+func (c *gpuChooser) confirm(ctx context.Context, choice backends.Choice, auto bool) ([]survey.Candidate, error) {
+	key := fmt.Sprint(choice.Device.PCI, choice.Device.Index, choice.Backends, auto)
+	if good, ok := c.places[key]; ok {
+		return good, nil
 	}
+	override := ""
+	if choice.Device.HIP != nil {
+		override = choice.Device.HIP.Override
+	}
+	s := c.unproven
+	if auto {
+		s = c.proven
+	}
+	good, _, err := s.Confirm(ctx, choice, override, auto)
+	if err != nil {
+		return nil, fmt.Errorf("try the backends: %w", err)
+	}
+	c.places[key] = good
+	return good, nil
+}
+
+// warn says something once.
+func (c *gpuChooser) warn(message string, fields ...any) {
+	if key := fmt.Sprint(message, fields); !c.told[key] {
+		c.told[key] = true
+		c.log.Warn(message, fields...)
+	}
+}
+
+// workerVariables keeps what belongs into a worker's environment beside the supervisor's own list: which GPUs it sees,
+// through which driver.
+func workerVariables(env backends.Environ) []string {
+	var out []string
+	for _, kv := range env {
+		key, _, _ := strings.Cut(kv, "=")
+		switch key {
+		case "ROCR_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES", "VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES",
+			"HSA_MODEL_TOPOLOGY", "HSA_MODEL_LIB": // the last two: a modelled GPU, in tests
+			out = append(out, kv)
+		default:
+			if strings.HasPrefix(key, "HSA_OVERRIDE_GFX_VERSION") {
+				out = append(out, kv)
+			}
+		}
+	}
+	return out
 }
 
 func blockTexts(blocks []backends.Block) string {
@@ -194,22 +189,6 @@ func blockTexts(blocks []backends.Block) string {
 		texts[i] = b.Text
 	}
 	return strings.Join(texts, "; ")
-}
-
-// surveyEnv is what a look at this machine takes: its files, the environment, the bundle and how to start its plugins.
-func (a *app) surveyEnv(cfg *configs.Config, b bundle.Bundle) (survey.Env, error) {
-	env := survey.Env{Environ: backends.Environ(a.env), VulkanDriver: cfg.Engine.VulkanDriver}
-	root, err := a.deviceRoot(cfg)
-	if err != nil {
-		return env, err
-	}
-	env.FS = root
-	// The bundle lies on this machine, whichever machine's devices are looked at.
-	env.Bundle = survey.InspectBundle(sysroot.Host(), env.Environ, bundleFiles(b))
-	env.Probe = func(ctx context.Context, backend string, extra []string) (probe.Result, error) {
-		return probePlugin(ctx, b, env.Environ, bundle.Kind(backend), extra)
-	}
-	return env, nil
 }
 
 // deviceRoot is where devices are looked for: this machine, or the folder in the settings.
@@ -224,14 +203,56 @@ func (a *app) deviceRoot(cfg *configs.Config) (sysroot.FS, error) {
 	return root, nil
 }
 
+// surveyors look at this machine with a bundle.
+func (a *app) surveyors(ctx context.Context, cfg *configs.Config, b bundle.Bundle, log *slog.Logger) (proven, unproven *survey.Surveyor, err error) {
+	root, err := a.deviceRoot(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	choice, err := a.vulkanDriver(ctx, cfg, root, b)
+	if err != nil {
+		return nil, nil, err
+	}
+	log.Debug("Vulkan driver", "driver", choice.Driver, "reason", choice.Reason)
+	c := survey.Config{
+		Root: root, Environ: backends.Environ(a.env), LibraryDirs: b.LibraryDirs(), VulkanEnv: choice.Env, Logger: log,
+		Command: func(args ...string) probe.Command {
+			c := b.Command("hearth-engine", args...)
+			return probe.Command{Path: c.Path, Argv: c.Argv, Env: c.Env}
+		},
+	}
+	if p := b.PluginsOf(bundle.KindHIP); len(p) > 0 {
+		c.HIPPlugin = p[0].Path
+	}
+	if p := b.PluginsOf(bundle.KindVulkan); len(p) > 0 {
+		c.VulkanPlugin = p[0].Path
+	}
+	proven = survey.New(c)
+	c.Unproven = true
+	return proven, survey.New(c), nil
+}
+
+// vulkanDriver decides between the host's Vulkan driver and the bundle's. A setting that cannot be followed is an error.
+func (a *app) vulkanDriver(ctx context.Context, cfg *configs.Config, root sysroot.FS, b bundle.Bundle) (vulkan.Choice, error) {
+	sys, err := kfd.Read(ctx, root)
+	if err != nil {
+		return vulkan.Choice{}, fmt.Errorf("read devices: %w", err)
+	}
+	var gfx []string
+	for _, d := range sys.Devices(backends.Environ(a.env)) {
+		gfx = append(gfx, d.GFX)
+	}
+	mesa := doctor.InspectBundle(sysroot.Host(), backends.Environ(a.env), doctor.BundleFiles{VulkanManifests: b.VulkanDriverFiles(), LibraryDirs: b.LibraryDirs()}).Mesa
+	return vulkan.Decide(cfg.Engine.VulkanDriver, vulkan.Discover(root, backends.Environ(a.env)), mesa, gfx)
+}
+
 // chooser places models on GPUs.
-func (a *app) chooser(cfg *configs.Config, b bundle.Bundle, log *slog.Logger) (Chooser, error) {
-	env, err := a.surveyEnv(cfg, b)
+func (a *app) chooser(ctx context.Context, cfg *configs.Config, b bundle.Bundle, log *slog.Logger) (Chooser, error) {
+	proven, unproven, err := a.surveyors(ctx, cfg, b, log)
 	if err != nil {
 		return nil, err
 	}
 	return &gpuChooser{
-		explicit: &explicitChooser{env: a.env, bundle: b, log: log}, now: a.now, log: log,
-		look: func(ctx context.Context) *survey.Survey { return survey.Take(ctx, env) },
+		explicit: &explicitChooser{env: a.env, bundle: b, log: log}, proven: proven, unproven: unproven, now: a.now, log: log, told: map[string]bool{},
 	}, nil
 }

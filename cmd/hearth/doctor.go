@@ -144,18 +144,22 @@ func (a *app) examine(ctx context.Context, env doctor.Env, f doctorFlags) (docto
 
 // doctorEnv is this machine: the host's files, the environment, the bundle in use and, with withProbe, its plugins.
 func (a *app) doctorEnv(cfg *configs.Config, withProbe bool) (doctor.Env, error) {
-	env := doctor.Env{KernelLog: doctor.HostKernelLog}
+	env := doctor.Env{KernelLog: doctor.HostKernelLog, Environ: backends.Environ(a.env), VulkanDriver: cfg.Engine.VulkanDriver}
+	var err error
+	if env.FS, err = a.deviceRoot(cfg); err != nil {
+		return env, err
+	}
 	b, err := a.bundle(cfg)
 	if err != nil { // the checks say so, and what it means
 		env.NoBundle = err.Error()
-		env.Env = doctor.Env{FS: hostRoot(), Environ: backends.Environ(a.env), VulkanDriver: cfg.Engine.VulkanDriver}
 		return env, nil
 	}
-	if env.Env, err = a.surveyEnv(cfg, b); err != nil {
-		return env, err
-	}
-	if !withProbe {
-		env.Probe = nil
+	// The bundle lies on this machine, whichever machine's devices are looked at.
+	env.Bundle = doctor.InspectBundle(sysroot.Host(), env.Environ, bundleFiles(b))
+	if withProbe {
+		env.Probe = func(ctx context.Context, backend string, extra []string) (probe.Result, error) {
+			return probePlugin(ctx, b, env.Environ, bundle.Kind(backend), extra)
+		}
 	}
 	return env, nil
 }

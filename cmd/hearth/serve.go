@@ -72,7 +72,7 @@ func (a *app) serve(cmd *cobra.Command, cfg *configs.Config, name string) error 
 	if err != nil {
 		return err
 	}
-	b, err := a.backend(cfg, store, log)
+	b, err := a.backend(cmd.Context(), cfg, store, log)
 	if err != nil {
 		for _, l := range listeners {
 			l.Close()
@@ -205,7 +205,7 @@ func (a *app) ensure(cmd *cobra.Command, cfg *configs.Config, store *models.Stor
 }
 
 // backend wires the pool and the server.
-func (a *app) backend(cfg *configs.Config, store *models.Store, log *slog.Logger) (*backend, error) {
+func (a *app) backend(ctx context.Context, cfg *configs.Config, store *models.Store, log *slog.Logger) (*backend, error) {
 	b, err := a.bundle(cfg)
 	if err != nil {
 		return nil, err
@@ -219,7 +219,7 @@ func (a *app) backend(cfg *configs.Config, store *models.Store, log *slog.Logger
 	if err := os.MkdirAll(cfg.Dirs.Runtime, 0o700); err != nil {
 		return nil, fmt.Errorf("create runtime folder: %w", err)
 	}
-	chooser, err := a.chooser(cfg, b, log)
+	chooser, err := a.chooser(ctx, cfg, b, log)
 	if err != nil {
 		return nil, err
 	}
