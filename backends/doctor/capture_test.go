@@ -140,7 +140,7 @@ func TestNothingOutsideTheRootIsRead(t *testing.T) {
 
 func TestFromTreeIgnoresThisMachine(t *testing.T) {
 	t.Setenv("HSA_OVERRIDE_GFX_VERSION", "garbage")
-	r := report(t, openDir(t, unpack(t, "xtx")))
+	r := report(t, open(t, archive(t, "xtx")))
 	if c := r.Find("rocr-override-syntax"); c.Status != OK {
 		t.Errorf("the environment of this process leaks into a captured tree: %+v", c)
 	}

@@ -20,9 +20,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden reports")
 
-// unpack lays a fixture out together with testdata/common.txtar (a Debian user, a RADV, the Debian HIP bundle) and, where
-// there is one, testdata/NAME.txtar, whose files replace the common ones.
-func unpack(t *testing.T, name string) string {
+// archive is a fixture together with testdata/common.txtar (a Debian user, a RADV, the Debian HIP bundle) and, where
+// there is one, testdata/NAME.txtar. A file that the machine has stands before the common one; its own extra stands before
+// both.
+func archive(t *testing.T, name string) sysroot.Archive {
 	t.Helper()
 	a := fixtures.Archive(t, name)
 	for _, extra := range []string{"common", name} {
@@ -34,12 +35,33 @@ func unpack(t *testing.T, name string) string {
 			t.Fatal(err)
 		}
 		for _, f := range sysroot.ParseArchive(text).Files {
-			a.Files = slices.DeleteFunc(a.Files, func(g sysroot.ArchiveFile) bool { return g.Name == f.Name })
-			a.Files = append(a.Files, f)
+			at := slices.IndexFunc(a.Files, func(g sysroot.ArchiveFile) bool { return g.Name == f.Name })
+			switch {
+			case at < 0:
+				a.Files = append(a.Files, f)
+			case extra == name:
+				a.Files[at] = f
+			}
 		}
 	}
+	return a
+}
+
+// open gives a fixture's archive as a machine.
+func open(t *testing.T, a sysroot.Archive) sysroot.FS {
+	t.Helper()
+	fsys, err := a.FS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fsys
+}
+
+// unpack lays a fixture's archive out on disk.
+func unpack(t *testing.T, name string) string {
+	t.Helper()
 	dir := t.TempDir()
-	if err := a.Unpack(dir); err != nil {
+	if err := archive(t, name).Unpack(dir); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -75,11 +97,11 @@ func TestMachines(t *testing.T) {
 	for _, name := range fixtures.Names(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env, err := FromTree(openDir(t, unpack(t, name)))
+			env, err := FromTree(open(t, archive(t, name)))
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, archive, err := Capture(context.Background(), env, CaptureOptions{Comment: "captured " + name})
+			r, captured, err := Capture(context.Background(), env, CaptureOptions{Comment: "captured " + name})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -87,15 +109,11 @@ func TestMachines(t *testing.T) {
 			if want, ok := known[name]; ok {
 				checkVerdict(t, r, want)
 			}
-			dir := t.TempDir()
-			if err := sysroot.ParseArchive(archive.Format()).Unpack(dir); err != nil {
-				t.Fatal(err)
-			}
-			again := report(t, openDir(t, dir))
+			again := report(t, open(t, sysroot.ParseArchive(captured.Format())))
 			if have, want := text(t, again), text(t, r); have != want {
 				t.Errorf("the archive tells another story:\n%s", firstDifference(have, want))
 			}
-			if n := len(archive.Format()); n > 1<<20 {
+			if n := len(captured.Format()); n > 1<<20 {
 				t.Errorf("the archive has %d bytes", n)
 			}
 		})
@@ -220,7 +238,7 @@ func TestTableIsWellFormed(t *testing.T) {
 }
 
 func TestJSONShape(t *testing.T) {
-	r := report(t, openDir(t, unpack(t, "no-permission")))
+	r := report(t, open(t, archive(t, "no-permission")))
 	b, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
@@ -248,7 +266,7 @@ func TestJSONShape(t *testing.T) {
 }
 
 func TestAllowCPU(t *testing.T) {
-	fsys := openDir(t, unpack(t, "empty-vm"))
+	fsys := open(t, archive(t, "empty-vm"))
 	env, err := FromTree(fsys)
 	if err != nil {
 		t.Fatal(err)

@@ -48,7 +48,7 @@ func TestHandlerAnswersLoopbackAlone(t *testing.T) {
 }
 
 func TestProbesInTheReport(t *testing.T) {
-	fsys := openDir(t, unpack(t, "xtx"))
+	fsys := open(t, archive(t, "xtx"))
 	env, err := FromTree(fsys)
 	if err != nil {
 		t.Fatal(err)

@@ -191,12 +191,12 @@ func blockTexts(blocks []backends.Block) string {
 	return strings.Join(texts, "; ")
 }
 
-// deviceRoot is where devices are looked for: this machine, or the folder in the settings.
+// deviceRoot is where devices are looked for: this machine, or the captured one in the settings.
 func (a *app) deviceRoot(cfg *configs.Config) (sysroot.FS, error) {
 	if cfg.Engine.SysRoot == "" {
 		return hostRoot(), nil
 	}
-	root, err := sysroot.Open(cfg.Engine.SysRoot)
+	root, _, err := sysroot.FSOf(cfg.Engine.SysRoot) // kept for the process' life
 	if err != nil {
 		return nil, fmt.Errorf("open engine.sys_root: %w", err)
 	}

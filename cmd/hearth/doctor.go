@@ -42,13 +42,13 @@ func (a *app) doctorCmd() *cobra.Command {
 works, what is broken (the lowest broken layer first), why, and what to do. Plugins are started in child processes.
 
 --report FILE writes a text archive of everything the checks read, with names, serial numbers and addresses taken out.
---root DIR checks a machine from such an archive, unpacked, or from any captured tree, and reads nothing else.
+--root NAME checks a machine from such an archive or from a captured tree, and reads nothing else.
 
 Exit codes: %d all is well, %d the worst is a warning, %d something is broken.`, doctor.ExitOK, doctor.ExitWarn, doctor.ExitFail),
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd, f) },
 	})
-	c.Flags().StringVar(&f.root, "root", "", "check the machine captured in this folder")
+	c.Flags().StringVar(&f.root, "root", "", "check the machine captured in this folder or --report archive")
 	c.Flags().StringVar(&f.report, "report", "", "write a redacted archive to this file (- is standard output)")
 	c.Flags().BoolVar(&f.all, "all", false, "show the checks that passed or were skipped too")
 	c.Flags().BoolVar(&f.allowCPU, "allow-cpu", false, "a machine without an AMD GPU is fine")
@@ -60,11 +60,11 @@ Exit codes: %d all is well, %d the worst is a warning, %d something is broken.`,
 func (a *app) doctor(cmd *cobra.Command, f doctorFlags) (err error) {
 	var env doctor.Env
 	if f.root != "" {
-		tree, err := sysroot.Open(f.root)
-		if err != nil {
-			return fmt.Errorf("open the captured machine: %w", err)
+		tree, free, oerr := sysroot.FSOf(f.root)
+		if oerr != nil {
+			return fmt.Errorf("open the captured machine: %w", oerr)
 		}
-		defer func() { err = errors.Join(err, tree.Close()) }()
+		defer func() { err = errors.Join(err, free()) }()
 		if env, err = doctor.FromTree(tree); err != nil {
 			return fmt.Errorf("read the captured machine: %w", err)
 		}
