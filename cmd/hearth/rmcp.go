@@ -15,11 +15,12 @@ import (
 func (a *app) rmCmd() *cobra.Command {
 	var cache bool
 	c := &cobra.Command{
-		Use:     "rm MODEL...",
-		Aliases: []string{"remove"},
-		Short:   "remove models",
-		Long:    "Removes models from the store. Files that were added by path stay where they are.",
-		Args:    args(cobra.MinimumNArgs(1)),
+		Use:               "rm MODEL...",
+		ValidArgsFunction: a.completeModels(-1),
+		Aliases:           []string{"remove"},
+		Short:             "remove models",
+		Long:              "Removes models from the store. Files that were added by path stay where they are.",
+		Args:              args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			cfg, err := a.config(cmd)
 			if err != nil {
@@ -82,11 +83,12 @@ func cachedCopy(cacheDir string, e models.Entry) string {
 
 func (a *app) cpCmd() *cobra.Command {
 	return &cobra.Command{
-		Use:     "cp MODEL NAME",
-		Aliases: []string{"copy"},
-		Short:   "give a model a second name",
-		Long:    "Makes a second model of the same files. Where the file system has hard links it takes no space.",
-		Args:    args(cobra.ExactArgs(2)),
+		Use:               "cp MODEL NAME",
+		ValidArgsFunction: a.completeModels(1),
+		Aliases:           []string{"copy"},
+		Short:             "give a model a second name",
+		Long:              "Makes a second model of the same files. Where the file system has hard links it takes no space.",
+		Args:              args(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			cfg, err := a.config(cmd)
 			if err != nil {

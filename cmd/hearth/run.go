@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
@@ -28,8 +30,9 @@ type runOptions struct {
 func (a *app) runCmd() *cobra.Command {
 	var o runOptions
 	c := &cobra.Command{
-		Use:   "run MODEL",
-		Short: "chat with a model in the terminal",
+		Use:               "run MODEL",
+		ValidArgsFunction: a.completeModels(1),
+		Short:             "chat with a model in the terminal",
 		Long: `Chats with a model, through the running server if there is one, else through one of its own for as long as the chat
 lasts. Ctrl-C stops an answer, Ctrl-D or /bye leaves. With -p, or when standard input is no terminal, it answers once.`,
 		Args:        args(cobra.ExactArgs(1)),
@@ -75,6 +78,8 @@ func (a *app) runModel(cmd *cobra.Command, cfg *configs.Config, name string, o r
 		}
 		defer own.stop()
 		c, name = own.client, own.model
+	} else if err := a.fetchFor(cmd, cfg, c, name); err != nil {
+		return err
 	}
 	interrupts, stop := a.interrupts()
 	defer stop()
@@ -94,6 +99,27 @@ func (a *app) runModel(cmd *cobra.Command, cfg *configs.Config, name string, o r
 	return t.loop(cmd.Context())
 }
 
+// fetchFor fetches a model that the running server does not have, if that server is the one of these settings and so looks
+// into the same store.
+func (a *app) fetchFor(cmd *cobra.Command, cfg *configs.Config, c *client, name string) error {
+	var entry struct {
+		ID string `json:"id"`
+	}
+	err := c.get(cmd.Context(), "/v1/models/"+name, &entry)
+	e, refused := errors.AsType[*apiError](err)
+	if !refused || e.status != http.StatusNotFound || cfg.Client.Server != "" {
+		return err
+	}
+	store, err := a.store(cfg)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
+	defer stop()
+	_, err = a.ensure(ctx, cfg, store, name)
+	return err
+}
+
 // ownServer is a server inside this process, for one chat.
 type ownServer struct {
 	client *client
@@ -107,7 +133,7 @@ func (a *app) ownServer(ctx context.Context, cmd *cobra.Command, cfg *configs.Co
 	if err != nil {
 		return nil, err
 	}
-	e, err := a.ensure(cmd, cfg, store, name)
+	e, err := a.ensure(ctx, cfg, store, name)
 	if err != nil {
 		return nil, err
 	}

@@ -25,8 +25,9 @@ import (
 
 func (a *app) serveCmd() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "serve [MODEL]",
-		Short: "serve models over HTTP",
+		Use:               "serve [MODEL]",
+		ValidArgsFunction: a.completeModels(1),
+		Short:             "serve models over HTTP",
 		Long: `Serves every model of the store behind an OpenAI-compatible API. Models are loaded when a request names them.
 MODEL is loaded at start, and stays; it may be anything that hearth pull takes, and is fetched when it is not here.`,
 		Args: args(cobra.MaximumNArgs(1)),
@@ -60,7 +61,7 @@ func (a *app) serve(cmd *cobra.Command, cfg *configs.Config, name string) error 
 		return err
 	}
 	if name != "" {
-		e, err := a.ensure(cmd, cfg, store, name)
+		e, err := a.ensure(cmd.Context(), cfg, store, name)
 		if err != nil {
 			return err
 		}
@@ -95,7 +96,6 @@ func (a *app) serve(cmd *cobra.Command, cfg *configs.Config, name string) error 
 // announce loads the named model, then says where the server is and how to call it.
 func (a *app) announce(ctx context.Context, cancel context.CancelCauseFunc, b *backend, listeners []net.Listener, name string, log *slog.Logger) {
 	if name != "" {
-		start := a.now()
 		stop := a.watchLoad(ctx, b.service, name)
 		_, release, err := b.service.Acquire(ctx, name)
 		stop()
@@ -108,7 +108,6 @@ func (a *app) announce(ctx context.Context, cancel context.CancelCauseFunc, b *b
 		}
 		release()
 		b.service.pool.KeepAlive(name, -1)
-		log.Info("model is ready", "model", name, "after", a.now().Sub(start).Round(time.Millisecond))
 	}
 	url := "http://" + listeners[0].Addr().String()
 	a.printf("hearth %s serves %s on %s\n", version(), orAll(name), url)
@@ -185,7 +184,7 @@ func (a *app) notify(state string, log *slog.Logger) {
 }
 
 // ensure finds the model, fetching it when the name says where from.
-func (a *app) ensure(cmd *cobra.Command, cfg *configs.Config, store *models.Store, name string) (models.Entry, error) {
+func (a *app) ensure(ctx context.Context, cfg *configs.Config, store *models.Store, name string) (models.Entry, error) {
 	e, err := store.Resolve(name)
 	if err == nil || !errors.Is(err, models.ErrNotFound) {
 		return e, err
@@ -199,7 +198,7 @@ func (a *app) ensure(cmd *cobra.Command, cfg *configs.Config, store *models.Stor
 		return e, herr
 	}
 	p, wait := a.progress()
-	r, err := h.Pull(cmd.Context(), ref, store, hub.Options{}, p)
+	r, err := h.Pull(ctx, ref, store, hub.Options{}, p)
 	wait()
 	return r.Entry, err
 }

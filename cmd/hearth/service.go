@@ -66,6 +66,9 @@ func (s *service) Loaded() []api.Status {
 		switch st.State {
 		case supervisor.StateReady:
 			a.State, a.Info, a.Stats = api.StateReady, st.Info, st.Stats
+			if a.Stats.CellsTotal == 0 { // no step yet
+				a.Stats.CellsTotal = st.Info.Cells
+			}
 		case supervisor.StateStopping:
 			a.State = api.StateStopping
 		case supervisor.StateFailed:

@@ -31,9 +31,10 @@ type memoryAt struct {
 
 func (a *app) showCmd() *cobra.Command {
 	return a.jsonFlag(&cobra.Command{
-		Use:   "show MODEL",
-		Short: "describe a model and the memory it needs",
-		Args:  args(cobra.ExactArgs(1)),
+		Use:               "show MODEL",
+		ValidArgsFunction: a.completeModels(1),
+		Short:             "describe a model and the memory it needs",
+		Args:              args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			cfg, err := a.config(cmd)
 			if err != nil {
@@ -76,7 +77,7 @@ func memory(e models.Entry, cfg *configs.Config) ([]memoryAt, error) {
 	limit := int(min(e.Summary.ContextLength, math.MaxInt32))
 	var out []memoryAt
 	for _, n := range contexts(run.Context, limit) {
-		r := fit.Request{Cells: n, Chunk: run.Chunk, KVTypeK: run.KVTypeK, KVTypeV: run.KVTypeV, FlashAttention: run.FlashAttention != "off"}
+		r := fit.Request{Cells: n, Chunk: run.Chunk, Outputs: run.MaxSequences, KVTypeK: run.KVTypeK, KVTypeV: run.KVTypeV, FlashAttention: run.FlashAttention != "off"}
 		m := memoryAt{Context: n}
 		if m.GPU, err = fit.Of(f, r); err != nil {
 			return nil, err

@@ -129,8 +129,8 @@ func (t *talk) turn(ctx context.Context, prompt string) (stopped bool, err error
 	if err != nil {
 		return false, err
 	}
-	if finish == "length" {
-		fmt.Fprintln(t.err, "(the answer was cut: the token limit or the context is reached)")
+	if finish == "length" && t.request.MaxTokens == 0 {
+		fmt.Fprintln(t.err, "(the answer was cut: the context is full; /clear makes room)")
 	}
 	t.request.Messages = append(r.Messages, message{"assistant", text})
 	return stopped, nil
