@@ -174,6 +174,9 @@ func layerStatus(checks []Check, layer probe.Layer) Status {
 	return worst
 }
 
+// noBundle is said of a captured machine without its bundle.
+const noBundle = "no engine bundle is known"
+
 // works says what can run a model now.
 func (f *facts) works() []Working {
 	var out []Working
@@ -181,8 +184,11 @@ func (f *facts) works() []Working {
 		out = append(out, f.hipWorks(d), f.vulkanWorks(d))
 	}
 	cpu := Working{Backend: backends.CPU, Works: true}
-	if f.env.Bundle == nil {
+	switch {
+	case f.env.NoBundle != "":
 		cpu.Works, cpu.Why = false, "no engine bundle: run make engine"
+	case f.env.Bundle == nil:
+		cpu.Why = noBundle
 	}
 	return append(out, cpu)
 }
@@ -194,6 +200,8 @@ func (f *facts) hipWorks(d backends.Device) Working {
 		w.Why = "KFD does not list this GPU"
 	case !d.HIP.Usable():
 		w.Why = blockTexts(d.HIP.Blocked)
+	case f.env.Bundle == nil:
+		w.Why = noBundle
 	case !f.env.Bundle.Has(backends.HIP):
 		w.Why = "the engine bundle has no hip plugin (HEARTH_HIP=ON)"
 	default:
@@ -209,6 +217,8 @@ func (f *facts) vulkanWorks(d backends.Device) Working {
 	w := Working{Backend: backends.Vulkan, Device: d.Name, PCI: d.PCI}
 	_, probed := f.Probes[backends.Vulkan]
 	switch {
+	case f.env.Bundle == nil:
+		w.Why = noBundle
 	case !f.env.Bundle.Has(backends.Vulkan):
 		w.Why = "the engine bundle has no vulkan plugin"
 	case f.Choice.Driver == "":
