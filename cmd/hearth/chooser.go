@@ -11,12 +11,7 @@ import (
 	"time"
 
 	"hearth/backends"
-	"hearth/backends/doctor"
-	"hearth/backends/kfd"
-	"hearth/backends/probe"
 	"hearth/backends/survey"
-	"hearth/backends/sysroot"
-	"hearth/backends/vulkan"
 	"hearth/configs"
 	"hearth/engine"
 	"hearth/engine/bundle"
@@ -44,8 +39,42 @@ type gpuChooser struct {
 	mu     sync.Mutex
 	last   *survey.Survey
 	taken  time.Time
-	places map[string][]survey.Candidate // confirmed since the last look, by device, backends and how they were confirmed
-	told   map[string]bool               // warnings are given once
+	places map[string]tried // since the last look, by device, backends and how they were confirmed
+	told   map[string]bool  // warnings are given once
+
+	passedMu sync.Mutex // apart from mu, which is held while plugins are started
+	passed   map[string]passedOver
+}
+
+// tried is what a confirmation gave.
+type tried struct {
+	good []survey.Candidate
+	bad  []survey.Rejected
+}
+
+// passedOver is what a model lost when it was placed.
+type passedOver struct {
+	reason string
+	count  int
+}
+
+// passedOver says why the model does not run on the best backend, "" when it does, and how often it was placed so.
+func (c *gpuChooser) passedOver(model string) (reason string, count int) {
+	c.passedMu.Lock()
+	defer c.passedMu.Unlock()
+	p := c.passed[model]
+	return p.reason, p.count
+}
+
+// note remembers a placement for passedOver.
+func (c *gpuChooser) note(model, reason string) {
+	c.passedMu.Lock()
+	defer c.passedMu.Unlock()
+	p := c.passed[model]
+	if p.reason = reason; reason != "" {
+		p.count++
+	}
+	c.passed[model] = p
 }
 
 // Choose implements Chooser. Only one model is placed at a time: probes of one GPU would disturb each other.
@@ -64,13 +93,20 @@ func (c *gpuChooser) Choose(ctx context.Context, e models.Entry, run configs.Run
 	if err != nil {
 		return c.without(ctx, s, e, run, err)
 	}
+	var lost []string
 	if auto && !slices.Contains(choice.Backends, backends.HIP) && choice.Device.HIP != nil && len(c.explicit.bundle.PluginsOf(bundle.KindHIP)) > 0 {
+		lost = append(lost, "hip: "+blockTexts(choice.Device.HIP.Blocked))
 		c.warn("backend passed over", "backend", backends.HIP, "device", choice.Device.PCI, "name", choice.Device.Name, "reason", blockTexts(choice.Device.HIP.Blocked))
 	}
-	good, err := c.confirm(ctx, choice, auto)
+	t, err := c.confirm(ctx, choice, auto)
 	if err != nil {
 		return nil, err
 	}
+	good := t.good
+	for _, b := range t.bad {
+		lost = append(lost, b.Backend+": "+b.Reason)
+	}
+	c.note(e.Name, strings.Join(lost, "; "))
 	if len(good) == 0 {
 		return nil, noDevice(e, errors.New("its probe failed, see the log"))
 	}
@@ -92,6 +128,9 @@ func (c *gpuChooser) without(ctx context.Context, s *survey.Survey, e models.Ent
 		return c.explicit.Choose(ctx, e, run)
 	}
 	if none, ok := errors.AsType[*backends.NoDeviceError](err); ok && run.Backend == "auto" {
+		if len(none.Rejected) > 0 { // a machine without a GPU has lost nothing
+			c.note(e.Name, none.Error())
+		}
 		c.warn("running on the CPU, no GPU can run models", "reason", none.Error(), "hint", "hearth doctor")
 		return []Placement{{Backend: backends.CPU, Label: backends.CPU}}, nil
 	}
@@ -130,15 +169,15 @@ func (c *gpuChooser) survey(ctx context.Context, again bool) (*survey.Survey, er
 	if err != nil {
 		return nil, fmt.Errorf("look at the machine: %w", err)
 	}
-	c.last, c.taken, c.places = &s, c.now(), map[string][]survey.Candidate{}
+	c.last, c.taken, c.places = &s, c.now(), map[string]tried{}
 	return c.last, nil
 }
 
 // confirm has the backends of a choice tried, once for each look: a GPU full of models would fail a second time.
-func (c *gpuChooser) confirm(ctx context.Context, choice backends.Choice, auto bool) ([]survey.Candidate, error) {
+func (c *gpuChooser) confirm(ctx context.Context, choice backends.Choice, auto bool) (tried, error) {
 	key := fmt.Sprint(choice.Device.PCI, choice.Device.Index, choice.Backends, auto)
-	if good, ok := c.places[key]; ok {
-		return good, nil
+	if t, ok := c.places[key]; ok {
+		return t, nil
 	}
 	override := ""
 	if choice.Device.HIP != nil {
@@ -148,12 +187,12 @@ func (c *gpuChooser) confirm(ctx context.Context, choice backends.Choice, auto b
 	if auto {
 		s = c.proven
 	}
-	good, _, err := s.Confirm(ctx, choice, override, auto)
+	good, bad, err := s.Confirm(ctx, choice, override, auto)
 	if err != nil {
-		return nil, fmt.Errorf("try the backends: %w", err)
+		return tried{}, fmt.Errorf("try the backends: %w", err)
 	}
-	c.places[key] = good
-	return good, nil
+	c.places[key] = tried{good, bad}
+	return c.places[key], nil
 }
 
 // warn says something once.
@@ -189,70 +228,4 @@ func blockTexts(blocks []backends.Block) string {
 		texts[i] = b.Text
 	}
 	return strings.Join(texts, "; ")
-}
-
-// deviceRoot is where devices are looked for: this machine, or the captured one in the settings.
-func (a *app) deviceRoot(cfg *configs.Config) (sysroot.FS, error) {
-	if cfg.Engine.SysRoot == "" {
-		return hostRoot(), nil
-	}
-	root, _, err := sysroot.FSOf(cfg.Engine.SysRoot) // kept for the process' life
-	if err != nil {
-		return nil, fmt.Errorf("open engine.sys_root: %w", err)
-	}
-	return root, nil
-}
-
-// surveyors look at this machine with a bundle.
-func (a *app) surveyors(ctx context.Context, cfg *configs.Config, b bundle.Bundle, log *slog.Logger) (proven, unproven *survey.Surveyor, err error) {
-	root, err := a.deviceRoot(cfg)
-	if err != nil {
-		return nil, nil, err
-	}
-	choice, err := a.vulkanDriver(ctx, cfg, root, b)
-	if err != nil {
-		return nil, nil, err
-	}
-	log.Debug("Vulkan driver", "driver", choice.Driver, "reason", choice.Reason)
-	c := survey.Config{
-		Root: root, Environ: backends.Environ(a.env), LibraryDirs: b.LibraryDirs(), VulkanEnv: choice.Env, Logger: log,
-		Command: func(args ...string) probe.Command {
-			c := b.Command("hearth-engine", args...)
-			return probe.Command{Path: c.Path, Argv: c.Argv, Env: c.Env}
-		},
-	}
-	if p := b.PluginsOf(bundle.KindHIP); len(p) > 0 {
-		c.HIPPlugin = p[0].Path
-	}
-	if p := b.PluginsOf(bundle.KindVulkan); len(p) > 0 {
-		c.VulkanPlugin = p[0].Path
-	}
-	proven = survey.New(c)
-	c.Unproven = true
-	return proven, survey.New(c), nil
-}
-
-// vulkanDriver decides between the host's Vulkan driver and the bundle's. A setting that cannot be followed is an error.
-func (a *app) vulkanDriver(ctx context.Context, cfg *configs.Config, root sysroot.FS, b bundle.Bundle) (vulkan.Choice, error) {
-	sys, err := kfd.Read(ctx, root)
-	if err != nil {
-		return vulkan.Choice{}, fmt.Errorf("read devices: %w", err)
-	}
-	var gfx []string
-	for _, d := range sys.Devices(backends.Environ(a.env)) {
-		gfx = append(gfx, d.GFX)
-	}
-	mesa := doctor.InspectBundle(sysroot.Host(), backends.Environ(a.env), doctor.BundleFiles{VulkanManifests: b.VulkanDriverFiles(), LibraryDirs: b.LibraryDirs()}).Mesa
-	return vulkan.Decide(cfg.Engine.VulkanDriver, vulkan.Discover(root, backends.Environ(a.env)), mesa, gfx)
-}
-
-// chooser places models on GPUs.
-func (a *app) chooser(ctx context.Context, cfg *configs.Config, b bundle.Bundle, log *slog.Logger) (Chooser, error) {
-	proven, unproven, err := a.surveyors(ctx, cfg, b, log)
-	if err != nil {
-		return nil, err
-	}
-	return &gpuChooser{
-		explicit: &explicitChooser{env: a.env, bundle: b, log: log}, proven: proven, unproven: unproven, now: a.now, log: log, told: map[string]bool{},
-	}, nil
 }

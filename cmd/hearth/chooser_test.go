@@ -70,7 +70,8 @@ func newRig(t *testing.T, machine, hipPCI string, hip *probe.Result, vk []string
 	}
 	b := bundle.Bundle{Manifest: bundle.Manifest{Name: "hip", Plugins: []bundle.Plugin{{Name: "hip", Kind: bundle.KindHIP}, {Name: "vulkan", Kind: bundle.KindVulkan}, {Name: "cpu-x64", Kind: bundle.KindCPU}}}}
 	r.chooser = &gpuChooser{
-		explicit: &explicitChooser{env: env, bundle: b, log: log}, proven: survey.New(cfg), now: time.Now, log: log, told: map[string]bool{},
+		explicit: &explicitChooser{env: env, bundle: b, log: log}, proven: survey.New(cfg), now: time.Now, log: log,
+		told: map[string]bool{}, passed: map[string]passedOver{},
 	}
 	cfg.Unproven = true
 	r.chooser.unproven = survey.New(cfg)
@@ -132,6 +133,10 @@ func TestChooserPlaces(t *testing.T) {
 			got, err := r.chooser.Choose(context.Background(), models.Entry{Name: "m"}, c.run)
 			if err != nil || !slices.Equal(labels(got), c.want) {
 				t.Fatalf("places %v, want %v, err %v\n%s", labels(got), c.want, err, &r.log)
+			}
+			reason, count := r.chooser.passedOver("m")
+			if lost := c.run.Backend == "auto" && len(got) < 3 && c.machine != "empty-vm"; lost != (reason != "") || lost != (count == 1) {
+				t.Errorf("passed over %d times, %q", count, reason)
 			}
 			if !strings.Contains(r.log.String(), c.log) {
 				t.Errorf("%q is not in the log:\n%s", c.log, &r.log)

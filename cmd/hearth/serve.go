@@ -229,7 +229,7 @@ func (a *app) backend(ctx context.Context, cfg *configs.Config, store *models.St
 	if err != nil {
 		return nil, err
 	}
-	s := &service{store: store, pool: pool}
+	s := &service{store: store, pool: pool, passed: chooser.passedOver}
 	srv, err := server.New(server.Config{
 		APIKeys: cfg.Server.APIKeys, CORSOrigins: cfg.Server.Origins, AllowedHosts: cfg.Server.Hosts,
 		MaxBodyBytes: int64(cfg.Server.MaxBody), DefaultModel: cfg.Default, ShutdownGrace: cfg.Server.ShutdownTimeout,

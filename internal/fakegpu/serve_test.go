@@ -222,6 +222,9 @@ func TestServeRefusesAFakeR9700(t *testing.T) {
 			t.Errorf("%q is not in the log:\n%s", want, log)
 		}
 	}
+	if _, text := s.get(t, "/metrics"); !bytes.Contains(text, []byte(`hearth_backend_fallback_total{model="toy"} 1`)) {
+		t.Error("the fallback is not counted")
+	}
 	if strings.Contains(log, "SIGABRT") || strings.Contains(log, "ROCm error") {
 		t.Errorf("HIP was tried all the same:\n%s", log)
 	}
