@@ -92,6 +92,8 @@ peers: ## unpack Debian's llama-server and llama-bench into build/peers
 
 test-hip: testrocr ## tests that need the HIP bundle (465 MB to download)
 	@$(MAKE) build HEARTH_HIP=ON
+	@CGO_ENABLED=0 HEARTH_TEST_HIP_BUNDLE="$(CURDIR)/build/engine/hip" HEARTH_TEST_ROCR="$(CURDIR)/build/testrocr/lib" \
+		go test ./internal/fakegpu
 	@$(ENGINE_ENV) HEARTH_TEST_HIP_BUNDLE="$(CURDIR)/build/engine/hip" HEARTH_TEST_ROCR="$(CURDIR)/build/testrocr/lib" \
 		go test -exec "$(CURDIR)/build/engine/hip/run" ./engine/llama/... ./backends/... ./scripts/engine
 
