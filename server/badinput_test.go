@@ -2,7 +2,7 @@ package server_test
 
 import (
 	"encoding/json"
-	"net/http"
+	"errors"
 	"strings"
 	"testing"
 
@@ -303,7 +303,7 @@ func TestEngineErrors(t *testing.T) {
 func TestUnknownErrorIsOpaque(t *testing.T) {
 	f := newFixture(t)
 	f.model.Script = func(engine.Request) enginetest.Play {
-		return enginetest.Play{Err: &http.ProtocolError{ErrorString: "secret path /var/lib"}}
+		return enginetest.Play{Err: errors.New("secret path /var/lib")}
 	}
 	w := f.post(chatPath, chatWith(`"n":1`))
 	if w.Code != 500 || strings.Contains(w.Body.String(), "secret") {

@@ -35,9 +35,16 @@ const (
 	maxScan = 256 << 20
 )
 
-// Inspect reads the targets of a HIP library, or of a single code object, of size bytes. An error means that the file
+// Inspect reads the targets of a HIP library, of a bundle in a file of its own, or of a single code object, of size bytes. An error means that the file
 // cannot be read or is no ELF file; a library whose code cannot be listed is no error, see Library.Unknown.
 func Inspect(r io.ReaderAt, size int64) (Library, error) {
+	var head [len(bundleMagic)]byte
+	if n, _ := r.ReadAt(head[:], 0); isBundle(head[:n]) {
+		w := walker{}
+		defer w.unpack.close()
+		w.walkBundles(io.NewSectionReader(r, 0, size), nil)
+		return w.result(), nil
+	}
 	f, err := parseELF(r, size)
 	if err != nil {
 		return Library{}, err
@@ -102,8 +109,8 @@ func (w *walker) unsure(format string, args ...any) {
 	}
 }
 
+// walk finds the library's bundles.
 func (w *walker) walk() {
-	w.counts = map[Target]int{}
 	if w.kpack() {
 		w.unsure("the kernels lie in .kpack archives beside the library")
 		return
@@ -118,7 +125,15 @@ func (w *walker) walk() {
 		w.unsure("%v", err)
 		return
 	}
-	starts := w.starts(s)
+	w.walkBundles(fat, w.starts(s))
+	if w.lib.Bundles == 0 {
+		w.unsure("the .hip_fatbin section holds no bundle")
+	}
+}
+
+// walkBundles reads the bundles in fat, one after the other. starts, when not empty, are all their offsets.
+func (w *walker) walkBundles(fat *io.SectionReader, starts []int64) {
+	w.counts = map[Target]int{}
 	var at int64
 	for w.lib.Bundles < maxBundles {
 		start, ok := next(fat, starts, at)
@@ -133,9 +148,6 @@ func (w *walker) walk() {
 			end = start + 1 // the size is not known: search on
 		}
 		at = end
-	}
-	if w.lib.Bundles == 0 {
-		w.unsure("the .hip_fatbin section holds no bundle")
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"hearth/backends"
+	"hearth/backends/sysroot"
 )
 
 func inspect(t *testing.T, file []byte) Library {
@@ -263,37 +264,81 @@ func BenchmarkLargeLibrary(b *testing.B) {
 	}
 }
 
-// TestRealLibraries reads the HIP libraries of an engine bundle or of the download cache, where there is one.
+// TestRealLibraries reads the HIP libraries and kernel files of an engine bundle, where there is one.
 func TestRealLibraries(t *testing.T) {
 	t.Parallel()
-	var found []string
-	for _, pattern := range []string{"../../build/engine/hip/backends/libggml-hip.so", "../../build/engine/hip/lib/librocblas.so.*"} {
-		m, err := filepath.Glob(pattern)
+	const bundle = "../../build/engine/hip/"
+	glob := func(pattern string) []string {
+		m, err := filepath.Glob(bundle + pattern)
 		if err != nil {
 			t.Fatal(err)
 		}
-		found = append(found, m...)
+		return m
 	}
-	if len(found) == 0 {
+	libraries := append(glob("backends/libggml-hip.so"), glob("lib/librocblas.so.*")...)
+	if len(libraries) == 0 {
 		t.Skip("no HIP bundle in build/engine/hip")
 	}
-	for _, name := range found {
-		f, err := os.Open(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		info, err := f.Stat()
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, name := range libraries {
 		start := time.Now()
-		lib, err := Inspect(f, info.Size())
-		t.Logf("%s: %d bundles in %v, %q, targets %s, partial %s, unknown %q, err %v", filepath.Base(name), lib.Bundles, time.Since(start), lib.Formats, names(lib.Targets), names(lib.Partial), lib.Unknown, err)
-		if err != nil || len(lib.Targets) == 0 {
-			t.Errorf("%s: no targets", name)
+		lib := inspectFile(t, name)
+		t.Logf("%s: %d bundles in %v, %q, targets %s", filepath.Base(name), lib.Bundles, time.Since(start), lib.Formats, names(lib.Targets))
+		if len(lib.Targets) == 0 || lib.Unknown != "" {
+			t.Errorf("%s: %+v", name, lib)
 		}
-		if err := f.Close(); err != nil {
-			t.Error(err)
+	}
+	absolute, err := filepath.Abs(bundle + "lib")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, folder, err := FindKernelFiles(sysroot.Host(), []string{strings.TrimPrefix(absolute, "/")}, "rocblas", "")
+	if err != nil || !files.Covers("gfx1100") || files.Covers("gfx1201") {
+		t.Fatalf("kernel files in %q: %v, %v", folder, files, err)
+	}
+	t.Logf("%s: %v", folder, files.Processors())
+	// Each kind of kernel file says by its content what its name says.
+	checked := map[string]bool{}
+	for _, name := range append(glob("lib/rocblas/*/library/*.hsaco"), glob("lib/rocblas/*/library/*.co")...) {
+		for processor := range ParseKernelNames([]string{name}) {
+			kind := processor + filepath.Ext(name)
+			if checked[kind] {
+				continue
+			}
+			checked[kind] = true
+			lib := inspectFile(t, name)
+			if len(lib.Targets) != 1 || lib.Targets[0].Processor != processor || lib.Unknown != "" {
+				t.Errorf("%s: %+v", filepath.Base(name), lib)
+			}
+		}
+	}
+	t.Logf("%d kinds of kernel files", len(checked))
+}
+
+func inspectFile(t *testing.T, name string) Library {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lib, err := Inspect(f, info.Size())
+	if err != nil {
+		t.Errorf("%s: %v", name, err)
+	}
+	return lib
+}
+
+// A bundle may be a file of its own.
+func TestInspectBareBundle(t *testing.T) {
+	t.Parallel()
+	plain := bundleOf(500, ids("gfx1100")...)
+	for _, file := range [][]byte{plain, ccobOf(t, 2, methodZstd, plain)} {
+		if lib := inspect(t, file); names(lib.Targets) != "gfx1100" || lib.Unknown != "" {
+			t.Errorf("%+v", lib)
 		}
 	}
 }

@@ -42,16 +42,16 @@ func (k KernelFiles) Processors() []string {
 // "TensileLibrary_Type_..._fallback_gfx1100.hsaco" a fallback, other names with a target are tuned kernels.
 // "Kernels.so-000-gfx90a-xnack+.hsaco" counts for gfx90a.
 func ParseKernelNames(names []string) KernelFiles {
-	target := regexp.MustCompile(`gfx[0-9]{1,3}[0-9a-f]{2}(?:[^0-9a-f]|$)`)
+	target := regexp.MustCompile(`(gfx[0-9]{1,3}[0-9a-f]{2})(?:[^0-9a-f]|$)`)
 	index := regexp.MustCompile(`^TensileLibrary(?:_lazy)?_gfx[0-9a-f]+(?:-xnack[+-])?\.(?:dat|yaml)(?:\.gz|\.zst)?$`)
 	files := KernelFiles{}
 	for _, name := range names {
 		name = path.Base(name)
-		found := target.FindString(name)
-		if found == "" {
+		m := target.FindStringSubmatch(name)
+		if m == nil {
 			continue
 		}
-		found = strings.TrimRight(found, "-_.:+")
+		found := m[1]
 		count := files[found]
 		switch {
 		case index.MatchString(name):

@@ -23,9 +23,11 @@ type Agents struct {
 
 // Agent is one GPU in ROCr's list.
 type Agent struct {
-	Node     int                    `json:"node"`      // sysfs
-	UserNode int                    `json:"user_node"` // compacted: what HSA_OVERRIDE_GFX_VERSION_<N> counts
-	Index    backends.Optional[int] `json:"rocr_index,omitzero"`
+	Node     int `json:"node"`      // sysfs
+	UserNode int `json:"user_node"` // compacted: what HSA_OVERRIDE_GFX_VERSION_<N> counts
+	// Index is the place before any filter, what ROCR_VISIBLE_DEVICES counts. Unknown when ROCr drops the GPU, because an
+	// override names a target that it does not know; the place stays taken.
+	Index backends.Optional[int] `json:"rocr_index,omitzero"`
 	// HIP is the ordinal after all filters; unknown when the environment hides the GPU, and Hidden says by what.
 	HIP    backends.Optional[int] `json:"hip,omitzero"`
 	Hidden string                 `json:"hidden,omitempty"`
@@ -36,8 +38,9 @@ type Agent struct {
 
 // Errors of Agents.Fatal, beside those of device nodes.
 var (
-	ErrNoKFD    = errors.New("the kernel shows no KFD topology")
-	ErrOverride = errors.New("the value is not MAJOR.MINOR.STEPPING")
+	ErrNoKFD     = errors.New("the kernel shows no KFD topology")
+	ErrOverride  = errors.New("the value is not MAJOR.MINOR.STEPPING")
+	ErrEmptyItem = errors.New("an empty item ends the process in ROCr")
 )
 
 // Agents works out ROCr's agents and HIP's ordinals as ROCr 6.4 and 7.2 with HIP 6.4 and 7.2 were measured to do it:
@@ -64,7 +67,11 @@ func (s System) Agents(environ backends.Environ) Agents {
 		a.List = nil
 		return a
 	}
-	visible := a.filterROCR(environ, s)
+	visible, err := a.filterROCR(environ, s)
+	if err != nil {
+		a.List, a.Fatal = nil, err
+		return a
+	}
 	a.filterHIP(environ, visible, s)
 	return a
 }
@@ -102,11 +109,9 @@ func (s System) userNodes(environ backends.Environ) ([]Agent, error) {
 		}
 		user++
 	}
-	index := 0
 	for i := range list {
-		if list[i].Hidden == "" { // an unknown target is dropped without a word
-			list[i].Index = backends.Some(index)
-			index++
+		if list[i].Hidden == "" {
+			list[i].Index = backends.Some(i)
 		}
 	}
 	return list, nil
@@ -145,7 +150,8 @@ func agentOf(n Node, user int, environ backends.Environ) (Agent, error) {
 	return a, nil
 }
 
-// parseOverride reads "11.0.0". ROCr takes three decimal numbers and nothing after them.
+// parseOverride reads "11.0.0". ROCr takes three decimal numbers as scanf does, with blanks and a sign before each, and
+// nothing after them.
 func parseOverride(value string) (string, error) {
 	parts := strings.Split(value, ".")
 	if len(parts) != 3 {
@@ -153,8 +159,13 @@ func parseOverride(value string) (string, error) {
 	}
 	var n [3]uint64
 	for i, most := range []uint64{63, 255, 255} {
-		v, err := strconv.ParseUint(parts[i], 10, 16)
-		if err != nil || v > most {
+		digits := strings.TrimLeft(parts[i], " \t\n\v\f\r")
+		negative := strings.HasPrefix(digits, "-")
+		if negative || strings.HasPrefix(digits, "+") {
+			digits = digits[1:]
+		}
+		v, err := strconv.ParseUint(digits, 10, 32)
+		if err != nil || v > most || negative && v > 0 { // a negative number wraps around and is too large
 			return "", ErrOverride
 		}
 		n[i] = v
@@ -173,51 +184,54 @@ func knownISA(gfx string) bool {
 }
 
 // filterROCR applies ROCR_VISIBLE_DEVICES and returns the positions in List that stay visible, in the order it asks for.
-func (a *Agents) filterROCR(environ backends.Environ, s System) []int {
-	var all []int
-	for i := range a.List {
-		if a.List[i].Index.Known() {
-			all = append(all, i)
-		}
-	}
-	value, ok := environ.Lookup("ROCR_VISIBLE_DEVICES")
-	if !ok {
-		return all
-	}
+func (a *Agents) filterROCR(environ backends.Environ, s System) ([]int, error) {
 	var visible []int
-	tokens := strings.Split(value, ",")
-	for _, token := range tokens[:min(len(tokens), len(all))] {
-		i := rocrToken(strings.ToUpper(strings.TrimSpace(token)), a.List, all, s)
-		if i < 0 || slices.Contains(visible, all[i]) {
-			break // the first bad or repeated item ends the list
+	value, ok := environ.Lookup("ROCR_VISIBLE_DEVICES")
+	if value != "" { // empty hides all
+		tokens := strings.Split(strings.TrimSuffix(value, ","), ",") // a comma at the end starts no item
+		for _, token := range tokens[:min(len(tokens), len(a.List))] {
+			token = strings.ToUpper(strings.TrimSpace(token))
+			if token == "" {
+				return nil, fmt.Errorf("ROCR_VISIBLE_DEVICES=%s: %w", value, ErrEmptyItem)
+			}
+			i := rocrToken(token, a.List, s)
+			if i < 0 || slices.Contains(visible, i) {
+				break // the first bad or repeated item ends the list
+			}
+			visible = append(visible, i)
 		}
-		visible = append(visible, all[i])
 	}
-	for _, i := range all {
-		if !slices.Contains(visible, i) {
+	for i := range a.List {
+		switch {
+		case !ok:
+			visible = append(visible, i)
+		case !slices.Contains(visible, i) && a.List[i].Hidden == "":
 			a.List[i].Hidden = "ROCR_VISIBLE_DEVICES=" + value
 		}
 	}
-	return visible
+	// A GPU with an unknown target takes an index and is then dropped without a word.
+	return slices.DeleteFunc(visible, func(i int) bool { return a.List[i].Hidden != "" }), nil
 }
 
-// rocrToken returns the position in all that an upper-case item of ROCR_VISIBLE_DEVICES means, -1 for none: a number in
+// rocrToken returns the position in list that an upper-case item of ROCR_VISIBLE_DEVICES means, -1 for none: a number in
 // C's notation, or a prefix of exactly one UUID. GPUs without a serial have no UUID to match.
-func rocrToken(token string, list []Agent, all []int, s System) int {
+func rocrToken(token string, list []Agent, s System) int {
 	if !strings.HasPrefix(token, "G") {
-		n, err := strconv.ParseInt(strings.ToLower(token), 0, 32)
-		if err != nil || strings.Contains(token, "_") || n < 0 || int(n) >= len(all) {
+		// Go's notation differs from C's in underscores and 0o.
+		n, err := strconv.ParseInt(strings.ToLower(token), 0, 64)
+		index := int32(n) // ROCr keeps the low half
+		if err != nil || strings.ContainsAny(token, "_O") || index < 0 || int(index) >= len(list) {
 			return -1
 		}
-		return int(n)
+		return int(index)
 	}
 	const shortest, longest = len("GPU-0"), len("GPU-0123456789abcdef")
 	if len(token) < shortest || len(token) > longest {
 		return -1
 	}
 	found := -1
-	for i, at := range all {
-		if uuid := s.uuidOfNode(list[at].Node); uuid != "" && strings.HasPrefix(strings.ToUpper(uuid), token) {
+	for i := range list {
+		if uuid := s.uuidOfNode(list[i].Node); uuid != "" && strings.HasPrefix(strings.ToUpper(uuid), token) {
 			if found >= 0 {
 				return -1
 			}
@@ -272,10 +286,10 @@ func (a *Agents) filterHIP(environ backends.Environ, visible []int, s System) {
 	}
 }
 
-// hipToken is rocrToken for HIP, which takes plain decimal numbers and whole UUIDs.
+// hipToken is rocrToken for HIP, which takes plain decimal numbers and UUIDs from "GPU-" on, in lower case.
 func hipToken(token string, list []Agent, visible []int, s System) int {
 	if strings.HasPrefix(token, "GPU-") {
-		return slices.IndexFunc(visible, func(i int) bool { return s.uuidOfNode(list[i].Node) == token })
+		return slices.IndexFunc(visible, func(i int) bool { return strings.HasPrefix(s.uuidOfNode(list[i].Node), token) })
 	}
 	n, err := strconv.Atoi(token)
 	if err != nil || strconv.Itoa(n) != token || n < 0 || n >= len(visible) {

@@ -25,7 +25,8 @@ func list(a kfd.Agents) string {
 	return strings.Join(out[:n], " ")
 }
 
-// TestAgentsEnvironment holds what was measured with HIP 6.4.3 and 7.2.4 on a gfx1100 and a gfx1036.
+// TestAgentsEnvironment holds what was measured with HIP 6.4.3 and 7.2.4 on modelled GPUs, a gfx1100 and a gfx1036; odd
+// spellings on the gfx1100 alone, with ROCr 7.2.4 and HIP 6.4.3.
 func TestAgentsEnvironment(t *testing.T) {
 	t.Parallel()
 	s := read(t, "xtx-igpu")
@@ -39,6 +40,13 @@ func TestAgentsEnvironment(t *testing.T) {
 		{"ROCR_VISIBLE_DEVICES=" + uuid, "gfx1100"},
 		{"ROCR_VISIBLE_DEVICES=" + strings.ToUpper(uuid), "gfx1100"},
 		{"ROCR_VISIBLE_DEVICES=GPU-9e", "gfx1100"},
+		{"ROCR_VISIBLE_DEVICES=0b1", "gfx1036"},
+		{"ROCR_VISIBLE_DEVICES=+1", "gfx1036"},
+		{"ROCR_VISIBLE_DEVICES=4294967297", "gfx1036"},
+		{"ROCR_VISIBLE_DEVICES=08", ""},
+		{"ROCR_VISIBLE_DEVICES=0_0", ""},
+		{"ROCR_VISIBLE_DEVICES=0o0", ""},
+		{"ROCR_VISIBLE_DEVICES=1,", "gfx1036"},
 		{"ROCR_VISIBLE_DEVICES=GPU-", ""},
 		{"ROCR_VISIBLE_DEVICES=GPU-XX", ""},
 		{"ROCR_VISIBLE_DEVICES=0,9,1", "gfx1100"},
@@ -51,6 +59,12 @@ func TestAgentsEnvironment(t *testing.T) {
 		{"HIP_VISIBLE_DEVICES=1,0", "gfx1036 gfx1100"},
 		{"HIP_VISIBLE_DEVICES=0,0,1", "gfx1100 gfx1036"},
 		{"HIP_VISIBLE_DEVICES=" + uuid, "gfx1100"},
+		{"HIP_VISIBLE_DEVICES=GPU-9e", "gfx1100"},
+		{"HIP_VISIBLE_DEVICES=GPU-9E7F4DE7AC7CF81B", ""},
+		{"HIP_VISIBLE_DEVICES=GPU-" + "7f", ""},
+		{"HIP_VISIBLE_DEVICES=1,", "gfx1036"},
+		{"HIP_VISIBLE_DEVICES=,1", ""},
+		{"HIP_VISIBLE_DEVICES= CUDA_VISIBLE_DEVICES=0", ""},
 		{"HIP_VISIBLE_DEVICES=-1", ""},
 		{"HIP_VISIBLE_DEVICES=", ""},
 		{"HIP_VISIBLE_DEVICES=01", ""},
@@ -64,9 +78,11 @@ func TestAgentsEnvironment(t *testing.T) {
 		{"HSA_OVERRIDE_GFX_VERSION_2=10.3.0", "gfx1100 gfx1030"},
 		{"HSA_OVERRIDE_GFX_VERSION_1=11.0.2 HSA_OVERRIDE_GFX_VERSION=10.3.0", "gfx1102 gfx1030"},
 		{"HSA_OVERRIDE_GFX_VERSION_0=10.3.0", "gfx1100 gfx1036"},
+		{"HSA_OVERRIDE_GFX_VERSION=+11.00.-0", "gfx1100 gfx1100"},
 		{"HSA_OVERRIDE_GFX_VERSION=9.0.99", ""},
 		{"HSA_OVERRIDE_GFX_VERSION_1=9.0.99", "gfx1036"},
-		{"HSA_OVERRIDE_GFX_VERSION_1=9.0.99 ROCR_VISIBLE_DEVICES=0", "gfx1036"},
+		{"HSA_OVERRIDE_GFX_VERSION_1=9.0.99 ROCR_VISIBLE_DEVICES=0", ""},
+		{"HSA_OVERRIDE_GFX_VERSION_1=9.0.99 ROCR_VISIBLE_DEVICES=1", "gfx1036"},
 	} {
 		// An assignment starts at a blank that is followed by a key; values may hold blanks too.
 		var env backends.Environ
@@ -85,10 +101,16 @@ func TestAgentsEnvironment(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []string{"gfx1030", "10.3", "10.3.0.0", "", "64.0.0", "10.300.0", "10.3.0 "} {
+	for _, bad := range []string{"gfx1030", "10.3", "10.3.0.0", "", "64.0.0", "10.300.0", "10.3.0 ", "10.3.0x", "10.-3.0"} {
 		a := s.Agents(backends.Environ{"HSA_OVERRIDE_GFX_VERSION=" + bad})
 		if !errors.Is(a.Fatal, kfd.ErrOverride) || len(a.List) != 0 {
 			t.Errorf("override %q: %v, %v", bad, a.List, a.Fatal)
+		}
+	}
+	for _, bad := range []string{",0", ",", " ", "0,,1"} {
+		a := s.Agents(backends.Environ{"ROCR_VISIBLE_DEVICES=" + bad})
+		if !errors.Is(a.Fatal, kfd.ErrEmptyItem) || len(a.List) != 0 {
+			t.Errorf("ROCR_VISIBLE_DEVICES=%q: %v, %v", bad, a.List, a.Fatal)
 		}
 	}
 	for _, env := range []string{"GPU_DEVICE_ORDINAL=1", "HSA_OVERRIDE_GFX_VERSION_0=10.3.0"} {

@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"time"
 
 	"hearth/backends"
 	"hearth/backends/sysroot"
@@ -21,9 +22,13 @@ const (
 	pageSize        = 4096
 )
 
+// readTimeout bounds one read. Opening a suspended GPU's node may have to wake it, which takes up to a second.
+const readTimeout = 2 * time.Second
+
 // Read looks at the machine below root. A machine without a GPU, without KFD or without permissions is not an error:
-// what could not be read stands in Problems. The error is ctx's alone.
+// what could not be read, or did not answer in time, stands in Problems. The error is ctx's alone.
 func Read(ctx context.Context, root sysroot.FS) (System, error) {
+	root = sysroot.Bounded(root, sysroot.Limits{Timeout: readTimeout})
 	r := reader{ctx: ctx, root: root}
 	var s System
 	r.topology(&s)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"hearth/backends"
 	"hearth/backends/fixtures"
@@ -41,6 +43,36 @@ func TestReadGeneration(t *testing.T) {
 			t.Errorf("%d changes: problems %v", c.changes, s.Problems)
 		}
 	}
+}
+
+// hung is a machine on which reading one file never returns.
+type hung struct {
+	sysroot.FS
+	block chan struct{}
+}
+
+func (h *hung) ReadFile(name string) ([]byte, error) {
+	if strings.HasSuffix(name, "mem_info_vram_used") {
+		<-h.block
+	}
+	return h.FS.ReadFile(name)
+}
+
+func TestReadHung(t *testing.T) {
+	t.Parallel()
+	captured := fixtures.Open(t, "xtx")
+	synctest.Test(t, func(t *testing.T) {
+		root := &hung{FS: captured, block: make(chan struct{})}
+		s, err := kfd.Read(t.Context(), root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := s.Devices(nil)[0]
+		if d.Memory.VRAMUsed.Known() || !d.Memory.VRAMTotal.Known() || len(d.Problems) != 1 || !errors.Is(d.Problems[0], os.ErrDeadlineExceeded) {
+			t.Errorf("%+v %v", d.Memory, d.Problems)
+		}
+		close(root.block)
+	})
 }
 
 func TestReadOrder(t *testing.T) {

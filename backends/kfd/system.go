@@ -92,8 +92,15 @@ func (n Node) Prop(key string) backends.Optional[uint64] {
 // IsGPU says that the node has compute units. An APU on old kernels is CPU and GPU at once.
 func (n Node) IsGPU() bool { return n.Prop("simd_count").Or(0) > 0 }
 
-// GFX is the hardware's target from gfx_target_version, "gfx1100"; empty for CPUs and when the key is missing.
-func (n Node) GFX() string { return backends.GFXName(n.Prop("gfx_target_version").Or(0)) }
+// GFX is the hardware's target from gfx_target_version, "gfx1100". Kernels before that key have the PCI id looked up, as
+// ROCr does. Empty for CPUs and unknown GPUs.
+func (n Node) GFX() string {
+	if version := n.Prop("gfx_target_version").Or(0); version > 0 || !n.IsGPU() {
+		return backends.GFXName(version)
+	}
+	m, _ := modelOf(uint32(min(n.Prop("device_id").Or(0), 1<<32-1)))
+	return m.gfx
+}
 
 // PCI is the address from domain and location_id; empty when the kernel does not export location_id.
 func (n Node) PCI() backends.PCI {

@@ -26,6 +26,19 @@ type ArchiveFile struct {
 	Data []byte
 }
 
+// content is the entry's path in the tree and its bytes.
+func (f ArchiveFile) content() (name string, data []byte, err error) {
+	name, isHex := strings.CutSuffix(f.Name, HexSuffix)
+	if !isHex {
+		return name, f.Data, nil
+	}
+	data, err = hex.DecodeString(strings.Join(strings.Fields(string(f.Data)), ""))
+	if err != nil {
+		return "", nil, fmt.Errorf("%s: %w", f.Name, err)
+	}
+	return name, data, nil
+}
+
 // HexSuffix marks entries that hold a hex dump of a binary file.
 const HexSuffix = ".hex"
 
@@ -100,64 +113,104 @@ func hexLines(data []byte) string {
 	return b.String()
 }
 
-// Unpack writes the archive below directory, which must exist. Nothing is written outside it: names must be relative
-// and clean, and links are made last and never written through. Device nodes of NodesFile become empty files.
+// Unpack writes the archive below directory, which must exist and be empty. Nothing is written outside it: names must be
+// relative and clean, files are created and never overwritten, and links are made when all files are there, so that none
+// is written through. Device nodes of NodesFile become empty files.
 func (a Archive) Unpack(directory string) error {
-	root, err := os.OpenRoot(directory)
+	names, err := os.ReadDir(directory)
 	if err != nil {
 		return err
 	}
-	return errors.Join(a.unpack(root), root.Close())
-}
-
-func (a Archive) unpack(root *os.Root) error {
+	if len(names) > 0 {
+		return fmt.Errorf("%s: %w", directory, ErrNotEmpty)
+	}
+	u := unpacker{top: directory, made: map[string]bool{".": true}}
 	var links []byte
 	for _, f := range a.Files {
-		data := f.Data
-		switch {
-		case f.Name == LinksFile:
-			links = data
+		if f.Name == LinksFile {
+			links = f.Data
 			continue
-		case f.Name == NodesFile:
-			nodes, err := parseNodes(data)
-			if err != nil {
-				return err
-			}
-			for name := range nodes {
-				if err := writeFile(root, name, nil); err != nil {
-					return err
-				}
-			}
-		case strings.HasSuffix(f.Name, HexSuffix):
-			var err error
-			if data, err = hex.DecodeString(strings.Join(strings.Fields(string(data)), "")); err != nil {
-				return fmt.Errorf("%s: %w", f.Name, err)
-			}
 		}
-		if err := writeFile(root, strings.TrimSuffix(f.Name, HexSuffix), data); err != nil {
+		if err := u.entry(f); err != nil {
 			return err
 		}
 	}
-	for i, fields := range lines(links) {
-		if len(fields) != 3 || fields[1] != "->" || !fs.ValidPath(fields[0]) {
-			return fmt.Errorf("%s line %d: want PATH -> TARGET", LinksFile, i+1)
-		}
-		if err := root.MkdirAll(path.Dir(fields[0]), 0o755); err != nil {
+	return u.links(links)
+}
+
+// ErrNotEmpty says that an archive was to be unpacked over other files.
+var ErrNotEmpty = errors.New("the directory is not empty")
+
+// unpacker writes below top and remembers the folders it made.
+type unpacker struct {
+	top  string
+	made map[string]bool
+}
+
+func (u *unpacker) entry(f ArchiveFile) error {
+	name, data, err := f.content()
+	if err != nil {
+		return err
+	}
+	if name == NodesFile {
+		nodes, err := parseNodes(data)
+		if err != nil {
 			return err
 		}
-		if err := root.Symlink(filepath.FromSlash(fields[2]), fields[0]); err != nil {
+		for node := range nodes {
+			if err := u.file(node, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return u.file(name, data)
+}
+
+func (u *unpacker) file(name string, data []byte) (err error) {
+	at, err := u.place(name)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	_, err = f.Write(data)
+	return err
+}
+
+func (u *unpacker) links(list []byte) error {
+	type link struct{ at, target string }
+	var all []link
+	for i, fields := range lines(list) {
+		if len(fields) != 3 || fields[1] != "->" {
+			return fmt.Errorf("%s line %d: want PATH -> TARGET", LinksFile, i+1)
+		}
+		at, err := u.place(fields[0]) // makes the folder, before there is any link to follow
+		if err != nil {
+			return err
+		}
+		all = append(all, link{at, filepath.FromSlash(fields[2])})
+	}
+	for _, l := range all {
+		if err := os.Symlink(l.target, l.at); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func writeFile(root *os.Root, name string, data []byte) error {
-	if !fs.ValidPath(name) {
-		return fmt.Errorf("%q is not a clean relative path", name)
+// place returns where name goes and makes its folder.
+func (u *unpacker) place(name string) (string, error) {
+	if !fs.ValidPath(name) || name == "." {
+		return "", fmt.Errorf("%q is not a clean relative path", name)
 	}
-	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
-		return err
+	if dir := path.Dir(name); !u.made[dir] {
+		if err := os.MkdirAll(filepath.Join(u.top, filepath.FromSlash(dir)), 0o755); err != nil {
+			return "", err
+		}
+		u.made[dir] = true
 	}
-	return root.WriteFile(name, data, 0o644)
+	return filepath.Join(u.top, filepath.FromSlash(name)), nil
 }

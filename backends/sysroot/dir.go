@@ -8,7 +8,7 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strings"
+	"sync"
 	"syscall"
 )
 
@@ -22,7 +22,7 @@ func Open(directory string) (*Captured, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Captured{dir{root: root}}
+	c := &Captured{dir: dir{root: root}}
 	if err := c.readOverlay(); err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
@@ -40,6 +40,7 @@ func (c *Captured) Close() error { return c.root.Close() }
 type dir struct {
 	root    *os.Root
 	overlay overlay
+	folders sync.Map // path of a folder -> the path it resolves to
 }
 
 func (d *dir) openFile(name string, flags int) (*os.File, error) {
@@ -100,32 +101,39 @@ func (d *dir) ReadFile(name string) (b []byte, err error) {
 }
 
 // canonical resolves the links in name, inside the root, so that an overlay's entry counts by whichever path a file is
-// reached. Without an overlay there is nothing to look up, and name comes back as it is. What does not exist stays as it is.
+// reached. Without an overlay there is nothing to look up, and name comes back as it is. What does not exist stays as it
+// is. Folders are remembered, as a captured tree does not change.
 func (d *dir) canonical(name string) string {
 	if d.overlay.empty() || !fs.ValidPath(name) {
 		return name
 	}
 	const mostLinks = 40 // the kernel's own limit
-	done, rest := "", strings.Split(name, "/")
-	for links := 0; len(rest) > 0; {
-		part := rest[0]
-		rest = rest[1:]
-		if part == ".." {
-			done = path.Dir("/" + done)[1:]
-			continue
-		}
-		next := path.Join(done, part)
-		target, err := d.root.Readlink(next)
-		if err != nil || path.IsAbs(target) {
-			done = next
-			continue
-		}
-		if links++; links > mostLinks {
-			return name
-		}
-		rest = append(strings.Split(path.Clean(target), "/"), rest...)
+	return d.resolve(name, mostLinks)
+}
+
+func (d *dir) resolve(name string, linksLeft int) string {
+	if name == "." {
+		return name
 	}
-	return done
+	parent := path.Dir(name)
+	if parent != "." {
+		known, ok := d.folders.Load(parent)
+		if !ok {
+			known = d.resolve(parent, linksLeft)
+			d.folders.Store(parent, known)
+		}
+		parent = known.(string)
+	}
+	full := path.Join(parent, path.Base(name))
+	target, err := d.root.Readlink(full)
+	if err != nil || path.IsAbs(target) || linksLeft == 0 {
+		return full
+	}
+	next := path.Join(parent, target)
+	if !fs.ValidPath(next) {
+		return full // leads out of the root; opening it will fail
+	}
+	return d.resolve(next, linksLeft-1)
 }
 
 func (d *dir) ReadDir(name string) (names []string, err error) {

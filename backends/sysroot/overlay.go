@@ -43,16 +43,16 @@ func (c *Captured) readOverlay() error {
 	if err != nil {
 		return err
 	}
-	c.overlay = o
-	c.overlay.openErr, c.overlay.readErr, c.overlay.nodes = byRealPath(c, o.openErr), byRealPath(c, o.readErr), byRealPath(c, o.nodes)
+	c.overlay = o // canonical looks at links only where there is an overlay
+	c.overlay = overlay{openErr: byPath(c.canonical, o.openErr), readErr: byPath(c.canonical, o.readErr), nodes: byPath(c.canonical, o.nodes)}
 	return nil
 }
 
-// byRealPath names entries by the path they resolve to.
-func byRealPath[T any](c *Captured, entries map[string]T) map[string]T {
+// byPath names entries by the path they resolve to.
+func byPath[T any](canonical func(string) string, entries map[string]T) map[string]T {
 	real := make(map[string]T, len(entries))
 	for name, v := range entries {
-		real[c.canonical(name)] = v
+		real[canonical(name)] = v
 	}
 	return real
 }

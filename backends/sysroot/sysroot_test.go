@@ -14,6 +14,22 @@ import (
 	"hearth/backends/sysroot"
 )
 
+// forms runs a test on an archive in memory and unpacked.
+func forms(t *testing.T, archive string, test func(*testing.T, sysroot.FS)) {
+	t.Helper()
+	t.Run("disk", func(t *testing.T) {
+		root, _ := open(t, archive)
+		test(t, root)
+	})
+	t.Run("memory", func(t *testing.T) {
+		root, err := sysroot.ParseArchive([]byte(archive)).FS()
+		if err != nil {
+			t.Fatal(err)
+		}
+		test(t, root)
+	})
+}
+
 func open(t *testing.T, archive string) (*sysroot.Captured, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -54,7 +70,10 @@ ip discovery
 
 func TestCaptured(t *testing.T) {
 	t.Parallel()
-	root, _ := open(t, sample)
+	forms(t, sample, testCaptured)
+}
+
+func testCaptured(t *testing.T, root sysroot.FS) {
 	errno := func(err error) syscall.Errno {
 		e, _ := errors.AsType[syscall.Errno](err)
 		return e
@@ -118,7 +137,18 @@ func TestCapturedStaysInside(t *testing.T) {
 	if err := os.Symlink("../../secret", filepath.Join(dir, "sys/rel")); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"sys/abs", "sys/rel", "sys/out", "sys/loop", "../secret", "/etc/passwd", "sys/../../secret", ""} {
+	memory, err := sysroot.ParseArchive([]byte(sample)).FS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	outside := []string{"sys/abs", "sys/rel", "sys/out", "sys/loop", "../secret", "/etc/passwd", "sys/../../secret", ""}
+	stayInside(t, root, outside)
+	stayInside(t, memory, outside)
+}
+
+func stayInside(t *testing.T, root sysroot.FS, outside []string) {
+	t.Helper()
+	for _, name := range outside {
 		if b, err := root.ReadFile(name); err == nil {
 			t.Errorf("ReadFile(%q) = %q", name, b)
 		}
@@ -169,6 +199,9 @@ func TestUnpackRefuses(t *testing.T) {
 		if err := sysroot.ParseArchive([]byte(archive)).Unpack(t.TempDir()); err == nil {
 			t.Errorf("%q unpacked", archive)
 		}
+		if _, err := sysroot.ParseArchive([]byte(archive)).FS(); err == nil {
+			t.Errorf("%q opened", archive)
+		}
 	}
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, ".errors"), []byte("dev/kfd EWHAT\n"), 0o600); err != nil {
@@ -205,15 +238,41 @@ func FuzzArchive(f *testing.F) {
 		if len(again.Files) != len(a.Files) {
 			t.Fatalf("%d files came back as %d", len(a.Files), len(again.Files))
 		}
-		dir := t.TempDir()
-		if a.Unpack(dir) != nil {
+		root, err := a.FS()
+		if err != nil {
 			return
 		}
-		if root, err := sysroot.Open(dir); err == nil {
-			_, _ = root.ReadDir(".")
-			_ = root.Close()
+		for _, f := range a.Files {
+			_, _ = root.ReadFile(f.Name)
+			_, _ = root.ReadLink(f.Name)
+			_, _ = root.Stat(f.Name)
 		}
 	})
+}
+
+// TestFSOf opens a machine as the two things a user may have: a folder and a file.
+func TestFSOf(t *testing.T) {
+	t.Parallel()
+	_, dir := open(t, sample)
+	file := filepath.Join(t.TempDir(), "machine.txtar")
+	if err := os.WriteFile(file, []byte(sample), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{dir, file} {
+		root, done, err := sysroot.FSOf(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := sysroot.ReadString(root, "sys/class/kfd/name"); s != "ip discovery" || err != nil {
+			t.Errorf("%s: %q, %v", name, s, err)
+		}
+		if err := done(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, _, err := sysroot.FSOf(filepath.Join(dir, "none")); err == nil {
+		t.Error("opened nothing")
+	}
 }
 
 func TestArchiveRoundTrip(t *testing.T) {

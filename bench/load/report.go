@@ -34,6 +34,9 @@ type Report struct {
 	CompletionTokens int     `json:"completion_tokens"`
 	OutputPerSecond  float64 `json:"output_tokens_per_second"`
 	RequestsPerSec   float64 `json:"requests_per_second"`
+	// SteadyPerSecond is output tokens per second while every request decoded: from the last first token to the first
+	// end. Only for a single wave (as many requests as clients), else 0.
+	SteadyPerSecond float64 `json:"steady_tokens_per_second,omitempty"`
 
 	TTFT Dist `json:"ttft_ms"`
 	ITL  Dist `json:"itl_ms"`
@@ -90,7 +93,41 @@ func summarise(spec Spec, samples []Sample, wall time.Duration) Report {
 	if spec.Workload == Mixed {
 		r.Mixed = mixedReport(samples)
 	}
+	if len(samples) == spec.Clients && r.Completed == len(samples) {
+		r.SteadyPerSecond = steady(samples)
+	}
 	return r
+}
+
+// steady counts content events between the last first token and the first last one, scaled to tokens where an event
+// carried several.
+func steady(samples []Sample) float64 {
+	var from, to time.Time
+	for i, s := range samples {
+		if len(s.GapEnds) == 0 {
+			return 0
+		}
+		first, last := s.Start.Add(s.TTFT), s.GapEnds[len(s.GapEnds)-1]
+		if i == 0 || first.After(from) {
+			from = first
+		}
+		if i == 0 || last.Before(to) {
+			to = last
+		}
+	}
+	if !to.After(from) {
+		return 0
+	}
+	tokens := 0.0
+	for _, s := range samples {
+		perEvent := float64(s.CompletionTokens) / float64(len(s.GapEnds)+1)
+		for _, end := range s.GapEnds {
+			if end.After(from) && !end.After(to) {
+				tokens += perEvent
+			}
+		}
+	}
+	return tokens / to.Sub(from).Seconds()
 }
 
 func mixedReport(samples []Sample) *MixedReport {
@@ -153,6 +190,9 @@ func (r *Report) Print(w io.Writer) {
 		if d.N > 0 {
 			fmt.Fprintf(w, "  %-14s p50 %9.1f  p90 %9.1f  p99 %9.1f  max %9.1f ms  (n=%d)\n", name, d.P50, d.P90, d.P99, d.Max, d.N)
 		}
+	}
+	if r.SteadyPerSecond > 0 {
+		fmt.Fprintf(w, "  steady decode: %.1f tok/s\n", r.SteadyPerSecond)
 	}
 	row("TTFT", r.TTFT)
 	row("ITL", r.ITL)

@@ -24,6 +24,7 @@ func TestMain(m *testing.M) {
 		os.Exit(3)
 	}
 	http.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {})
+	http.HandleFunc("/v1/models", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"data":[{"id":"fake"}]}`) })
 	http.HandleFunc("/v1/chat/completions", func(w http.ResponseWriter, _ *http.Request) {
 		for range 3 {
 			fmt.Fprint(w, "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n")

@@ -2,6 +2,7 @@ package peers
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"hearth/bench/load"
 )
 
 // Server is one contender.
@@ -24,7 +27,7 @@ type Server struct {
 	Port int
 	// ReadyPath answers 200 when requests will be served ("/ready", "/health").
 	ReadyPath string
-	// Model is the name to send in requests.
+	// Model is the name to send in requests; empty: the first of GET /v1/models once the server is ready.
 	Model string
 	// WorkerName, when set, is part of the command line of the child process whose memory counts; empty: the process itself.
 	WorkerName string
@@ -32,8 +35,8 @@ type Server struct {
 	LogFile string
 }
 
-// process is a started Server.
-type process struct {
+// Process is a started Server.
+type Process struct {
 	Server
 	cmd   *exec.Cmd
 	log   *os.File
@@ -42,15 +45,15 @@ type process struct {
 	ready time.Duration // start to first 200 on ReadyPath
 }
 
-func (p *process) url() string { return "http://127.0.0.1:" + strconv.Itoa(p.Port) }
+func (p *Process) url() string { return "http://127.0.0.1:" + strconv.Itoa(p.Port) }
 
-// start runs the server and waits until it is ready, its process ends, or ctx does.
-func start(ctx context.Context, s Server) (*process, error) {
+// Start runs the server and waits until it is ready, its process ends, or ctx does.
+func Start(ctx context.Context, s Server) (*Process, error) {
 	argv := make([]string, len(s.Argv))
 	for i, a := range s.Argv {
 		argv[i] = strings.ReplaceAll(a, "{port}", strconv.Itoa(s.Port))
 	}
-	p := &process{Server: s, cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{})}
+	p := &Process{Server: s, cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{})}
 	log, err := os.Create(s.LogFile)
 	if err != nil {
 		return nil, err
@@ -69,14 +72,52 @@ func start(ctx context.Context, s Server) (*process, error) {
 		close(p.done)
 	}()
 	if err := p.waitReady(ctx); err != nil {
-		p.stop()
+		p.Stop()
 		return nil, fmt.Errorf("%s did not become ready: %w; its log is %s", s.Name, err, s.LogFile)
 	}
 	p.ready = time.Since(begin)
+	if p.Model == "" {
+		if err := p.askModel(ctx); err != nil {
+			p.Stop()
+			return nil, fmt.Errorf("models of %s: %w", s.Name, err)
+		}
+	}
 	return p, nil
 }
 
-func (p *process) waitReady(ctx context.Context) error {
+// askModel takes the first model of the server's list.
+func (p *Process) askModel(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url()+"/v1/models", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	var list struct {
+		Data []struct {
+			ID string `json:"id"`
+		} `json:"data"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&list); err != nil {
+		return err
+	}
+	if len(list.Data) == 0 {
+		return errors.New("the list is empty")
+	}
+	p.Model = list.Data[0].ID
+	return nil
+}
+
+// Client returns a load client for the process. timeout bounds one request; 0: ten minutes.
+func (p *Process) Client(timeout time.Duration) *load.Client {
+	tr := &http.Transport{MaxIdleConnsPerHost: 1024}
+	return &load.Client{BaseURL: p.url(), Model: p.Model, HTTP: &http.Client{Transport: tr}, IgnoreEOS: true, Timeout: timeout}
+}
+
+func (p *Process) waitReady(ctx context.Context) error {
 	client := &http.Client{Timeout: 2 * time.Second}
 	tick := time.NewTicker(5 * time.Millisecond) // the resolution of the start-up figure
 	defer tick.Stop()
@@ -99,8 +140,8 @@ func (p *process) waitReady(ctx context.Context) error {
 	}
 }
 
-// stop ends the process: SIGTERM, then SIGKILL after ten seconds.
-func (p *process) stop() {
+// Stop ends the process: SIGTERM, then SIGKILL after ten seconds.
+func (p *Process) Stop() {
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
@@ -121,7 +162,7 @@ type Memory struct {
 }
 
 // memory reads the front process and, when the server has a worker, the worker apart.
-func (p *process) memory() (front, worker Memory, err error) {
+func (p *Process) memory() (front, worker Memory, err error) {
 	front, err = readMemory("/proc", p.cmd.Process.Pid)
 	if err != nil || p.WorkerName == "" {
 		return front, front, err

@@ -19,7 +19,8 @@ type Machine struct {
 	OS    string `json:"os"`
 }
 
-func thisMachine() Machine {
+// ThisMachine reads the processor's name and counts cores.
+func ThisMachine() Machine {
 	m := Machine{Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH}
 	f, err := os.Open("/proc/cpuinfo")
 	if err != nil {

@@ -3,7 +3,6 @@ package peers
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"time"
 
 	"hearth/bench/load"
@@ -60,21 +59,21 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if cfg.Log == nil {
 		cfg.Log = func(string, ...any) {}
 	}
-	res := &Result{Started: time.Now(), Machine: thisMachine()}
-	var procs []*process
+	res := &Result{Started: time.Now(), Machine: ThisMachine()}
+	var procs []*Process
 	defer func() {
 		for _, p := range procs {
-			p.stop()
+			p.Stop()
 		}
 	}()
 	for _, s := range cfg.Servers {
 		cfg.Log("start %s", s.Name)
-		p, err := start(ctx, s)
+		p, err := Start(ctx, s)
 		if err != nil {
 			return res, err
 		}
 		procs = append(procs, p)
-		up, err := firstRequests(ctx, p, cfg.client(p))
+		up, err := firstRequests(ctx, p, p.Client(cfg.Timeout))
 		if err != nil {
 			return res, err
 		}
@@ -95,13 +94,8 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	return res, nil
 }
 
-func (cfg *Config) client(p *process) *load.Client {
-	tr := &http.Transport{MaxIdleConnsPerHost: 1024, MaxConnsPerHost: 0}
-	return &load.Client{BaseURL: p.url(), Model: p.Model, HTTP: &http.Client{Transport: tr}, IgnoreEOS: true, Timeout: cfg.Timeout}
-}
-
 // firstRequests sends ten like requests one after another, so that shapes compiled late show in the first.
-func firstRequests(ctx context.Context, p *process, c *load.Client) (StartUp, error) {
+func firstRequests(ctx context.Context, p *Process, c *load.Client) (StartUp, error) {
 	up := StartUp{Server: p.Name, ReadySeconds: p.ready.Seconds()}
 	var err error
 	if up.IdleFront, up.IdleWorker, err = p.memory(); err != nil {
@@ -122,7 +116,7 @@ func firstRequests(ctx context.Context, p *process, c *load.Client) (StartUp, er
 	return up, nil
 }
 
-func (cfg *Config) measure(ctx context.Context, res *Result, procs []*process, spec load.Spec) error {
+func (cfg *Config) measure(ctx context.Context, res *Result, procs []*Process, spec load.Spec) error {
 	first := len(res.Outcomes)
 	for _, p := range procs {
 		res.Outcomes = append(res.Outcomes, Outcome{Server: p.Name, Load: spec})
@@ -135,7 +129,7 @@ func (cfg *Config) measure(ctx context.Context, res *Result, procs []*process, s
 			// a new seed each round: no server may answer from a prompt it has seen
 			s := spec
 			s.Seed = spec.Seed + uint64(round)*7919
-			r, err := load.Run(ctx, cfg.client(p), s)
+			r, err := load.Run(ctx, p.Client(cfg.Timeout), s)
 			if err != nil {
 				return err
 			}

@@ -21,27 +21,32 @@ import (
 
 // benchReport is what bench prints: raw loops of the library without scheduler, sampling or text.
 type benchReport struct {
-	Schema       int        `json:"schema"`
-	LlamaVersion string     `json:"llama_version"`
-	Model        string     `json:"model"`
-	Description  string     `json:"description"`
-	Backend      string     `json:"backend"`
-	Device       string     `json:"device"`
-	PCI          string     `json:"pci,omitempty"`
-	Layout       string     `json:"layout"`
-	CPUs         int        `json:"cpus"`
-	Runs         []benchRun `json:"runs"`
+	Schema       int    `json:"schema"`
+	LlamaVersion string `json:"llama_version"`
+	Model        string `json:"model"`
+	Description  string `json:"description"`
+	Backend      string `json:"backend"`
+	Device       string `json:"device"`
+	PCI          string `json:"pci,omitempty"`
+	Layout       string `json:"layout"`
+	CPUs         int    `json:"cpus"`
+	// WarmUpSeconds is what self-test and warm-up added to the load, Off the features that the self-test switched off.
+	WarmUpSeconds float64    `json:"warm_up_seconds,omitempty"`
+	Off           []string   `json:"features_off,omitempty"`
+	Runs          []benchRun `json:"runs"`
 }
 
 // benchRun is one measured loop.
 type benchRun struct {
-	Kind    string  `json:"kind"`              // "decode" or "prefill"
+	Kind    string  `json:"kind"`              // "decode", "prefill", or "served": decode through the worker
 	Batch   int     `json:"batch"`             // sequences that decode together; 1 for prefill
 	Context int     `json:"context"`           // tokens in each sequence before the first step
 	Tokens  int     `json:"tokens"`            // computed while the clock ran
 	Steps   int     `json:"steps"`             // llama_decode calls while the clock ran
 	PerSec  float64 `json:"tokens_per_second"` // of all sequences together
 	StepMS  float64 `json:"step_ms"`           // median of the steps
+	// OverRaw is a served run's tokens per second over the raw loop's.
+	OverRaw float64 `json:"over_raw,omitempty"`
 }
 
 // runBench measures the raw decode and prefill loops.
@@ -61,6 +66,7 @@ func runBench(ctx context.Context, in *invocation) int {
 	steps := fs.Int("steps", 64, "decode steps of each measurement")
 	prefill := fs.Int("prefill", 512, "prompt tokens of the prefill measurement; 0: none")
 	repeat := fs.Int("repeat", 1, "measurements of each kind; the fastest counts")
+	withServed := fs.Bool("served", false, "also measure the same loads through the worker, in turns with the raw loops")
 	if code, done := in.parse(fs); done {
 		return code
 	}
@@ -80,9 +86,10 @@ func runBench(ctx context.Context, in *invocation) int {
 	}
 	most, longest := slices.Max(bs), slices.Max(cs)
 	spec.MaxSequences, spec.MMap = most, true
-	spec.Context = max(longest+*steps+8, *prefill+8)
+	room := longest + *steps + 16*most + 64 // served clients start one after the other, and the first must outlast that
+	spec.Context = max(room, *prefill+8)
 	if spec.KVLayout == "unified" {
-		spec.Cells = max(most*(longest+*steps+8), *prefill+8)
+		spec.Cells = max(most*room, *prefill+8)
 	}
 	m, err := opener.Open(ctx, spec, func(string, float64) {})
 	if err != nil {
@@ -92,14 +99,23 @@ func runBench(ctx context.Context, in *invocation) int {
 	runtime.LockOSThread() // one OpenMP team
 	defer runtime.UnlockOSThread()
 	b := &bencher{m: m, chunk: m.Config().Chunk, steps: *steps}
+	if *withServed {
+		if b.served, err = startServed(ctx, m, log); err != nil {
+			return in.fail(err)
+		}
+		defer b.served.close()
+	}
 	var runs []benchRun
 	for _, c := range cs {
 		for _, n := range bs {
-			r, err := best(ctx, *repeat, func() (benchRun, error) { return b.decode(n, c) })
+			rs, err := b.compare(ctx, *repeat, n, c)
 			if err != nil {
 				return in.fail(err)
 			}
-			runs = append(runs, r)
+			for _, r := range rs {
+				fmt.Fprintf(in.stderr, "%-8s %3d sequences, context %5d: %9.1f tokens/s, %.2f ms a step\n", r.Kind, r.Batch, r.Context, r.PerSec, r.StepMS)
+			}
+			runs = append(runs, rs...)
 		}
 	}
 	if *prefill > 0 {
@@ -111,13 +127,21 @@ func runBench(ctx context.Context, in *invocation) int {
 	}
 	info := m.Info()
 	version, _ := llama.Version()
-	enc := json.NewEncoder(in.stdout)
-	enc.SetIndent("", "  ")
-	err = enc.Encode(benchReport{
+	rep := benchReport{
 		Schema: 1, LlamaVersion: version, Model: spec.Path, Description: info.Description, Backend: info.Backend,
 		Device: info.Device.Description, PCI: info.Device.PCI, Layout: info.KVLayout, CPUs: runtime.NumCPU(), Runs: runs,
-	})
-	if err != nil {
+	}
+	if b.served != nil {
+		rep.WarmUpSeconds = b.served.ready.Seconds()
+		for _, f := range b.served.features {
+			if !f.On {
+				rep.Off = append(rep.Off, f.Name+": "+f.Reason)
+			}
+		}
+	}
+	enc := json.NewEncoder(in.stdout)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(rep); err != nil {
 		return in.fail(err)
 	}
 	return exitOK
@@ -156,10 +180,44 @@ func best(ctx context.Context, n int, fn func() (benchRun, error)) (benchRun, er
 
 // bencher runs loops on a model's context.
 type bencher struct {
-	m     worker.Model
-	chunk int
-	steps int
-	rows  []batch.Row
+	m      worker.Model
+	chunk  int
+	steps  int
+	rows   []batch.Row
+	served *served // nil: raw loops only
+}
+
+// compare measures the raw loop and, in turns with it, the worker.
+func (b *bencher) compare(ctx context.Context, repeat, n, length int) ([]benchRun, error) {
+	if b.served == nil {
+		r, err := best(ctx, repeat, func() (benchRun, error) { return b.decode(n, length) })
+		return []benchRun{r}, err
+	}
+	var raw, via benchRun
+	for i := range repeat + 1 { // the first round warms the shapes up
+		r, err := b.decode(n, length)
+		if err == nil {
+			err = b.m.Clear() // the worker's scheduler counts on an empty memory
+		}
+		if err != nil {
+			return nil, err
+		}
+		s, err := b.served.decode(b, n, length)
+		if err != nil {
+			return nil, err
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if i == 1 || r.PerSec > raw.PerSec {
+			raw = r
+		}
+		if i == 1 || s.PerSec > via.PerSec {
+			via = s
+		}
+	}
+	via.OverRaw = via.PerSec / raw.PerSec
+	return []benchRun{raw, via}, nil
 }
 
 // token is some ordinary token that differs from its neighbours.

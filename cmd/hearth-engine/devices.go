@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -44,7 +45,10 @@ type deviceLine struct {
 	MemoryTotal uint64 `json:"memory_total"`
 }
 
-func put(w io.Writer, l line) {
+func put(w io.Writer, l line) { putJSON(w, l) }
+
+// putJSON writes one line with one write.
+func putJSON(w io.Writer, l any) {
 	b, err := json.Marshal(l)
 	if err != nil {
 		return // only strings and numbers in there
@@ -57,6 +61,7 @@ func devices(_ context.Context, in *invocation) int {
 	fs := flag.NewFlagSet("devices", flag.ContinueOnError)
 	plugin := fs.String("plugin", "", "path of the plugin (libggml-hip.so, libggml-vulkan.so, libggml-cpu-*.so)")
 	only := fs.String("device", "", "name of the only device to list")
+	gemm := fs.Bool("gemm", false, "multiply matrices on each device and check the product")
 	if code, done := in.parse(fs); done {
 		return code
 	}
@@ -108,6 +113,38 @@ func devices(_ context.Context, in *invocation) int {
 			MemoryFree: d.MemoryFree, MemoryTotal: d.MemoryTotal,
 		}})
 	}
+	if *gemm {
+		for _, d := range all {
+			multiply(in.stdout, rt, d.Name)
+		}
+	}
 	put(in.stdout, line{Event: "done"})
 	return exitOK
+}
+
+// gemmLine is one half of a matrix product: begun, or done.
+type gemmLine struct {
+	Event    string   `json:"event"` // "gemm"
+	Device   string   `json:"device"`
+	Case     string   `json:"case"`
+	State    string   `json:"state"` // "start" or "done"
+	OK       *bool    `json:"ok,omitempty"`
+	MaxError *float64 `json:"max_error,omitempty"` // relative, see llama.Gemm
+	Millis   *float64 `json:"ms,omitempty"`
+}
+
+// multiply runs one product for each kind of kernel that models use: rocBLAS's and the plugin's own for quantised weights.
+func multiply(w io.Writer, rt *llama.Runtime, device string) {
+	for _, typ := range []string{"f16", "f32", "q4_K"} {
+		l := gemmLine{Event: "gemm", Device: device, Case: typ, State: "start"}
+		putJSON(w, l)
+		g, err := rt.Gemm(device, typ)
+		if err != nil {
+			put(w, line{Event: "error", Stage: "gemm", Message: err.Error()})
+			continue
+		}
+		ok, rel, ms := g.OK(), min(g.Error, math.MaxFloat32), g.Took.Seconds()*1000 // JSON has no infinity
+		l.State, l.OK, l.MaxError, l.Millis = "done", &ok, &rel, &ms
+		putJSON(w, l)
+	}
 }

@@ -6,6 +6,7 @@ import "C"
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"unsafe"
 )
 
@@ -103,6 +104,18 @@ func (b *Batch) AddShared(tok Token, pos Pos, seqs []SeqID, output bool) (row in
 	return row, nil
 }
 
+// posLimit is one past the largest position. A model that looks positions up
+// in a table as long as its training context aborts past it: encoders (BERT,
+// whatever its rope type says) and decoders without rotary embeddings (GPT-2).
+func (c *Context) posLimit() Pos {
+	i := &c.m.info
+	table := !c.HasMemory() || i.RopeType == ropeNone && !i.Recurrent && !i.Hybrid
+	if table && i.CtxTrain > 0 {
+		return Pos(i.CtxTrain)
+	}
+	return math.MaxInt32
+}
+
 // check refuses what llama.cpp would abort on or misread. It is the guard in
 // front of every decode; positions are checked in the shim, where the memory is.
 func (b *Batch) check(c *Context) error {
@@ -123,13 +136,13 @@ func (b *Batch) check(c *Context) error {
 	case b.outputs > c.par.OutputsMax:
 		return fail("decode", ErrInvalidBatch, fmt.Sprintf("%d outputs, at most %d", b.outputs, c.par.OutputsMax))
 	}
-	vocab, seqMax := Token(c.m.info.Vocab), SeqID(c.info.n_seq_max)
+	vocab, seqMax, posMax := Token(c.m.info.Vocab), SeqID(c.info.n_seq_max), c.posLimit()
 	for i := range b.n {
 		if t := b.tokens[i]; t < 0 || t >= vocab {
 			return bad(ErrRange, i, fmt.Sprintf("token %d of %d", t, vocab))
 		}
-		if b.pos[i] < 0 {
-			return bad(ErrRange, i, fmt.Sprintf("position %d", b.pos[i]))
+		if b.pos[i] < 0 || b.pos[i] >= posMax {
+			return bad(ErrRange, i, fmt.Sprintf("position %d of %d", b.pos[i], posMax))
 		}
 		if b.nSeq[i] > 1 && !c.par.KVUnified {
 			return bad(ErrUnsupported, i, "shared entries need a unified KV memory")

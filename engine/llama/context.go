@@ -187,6 +187,8 @@ func (p ContextParams) shim(m *Model) (C.hs_ctx_params, error) {
 	switch {
 	case m.info.VocabOnly:
 		return cp, fail("new context", ErrUnsupported, "the model was loaded without weights")
+	case m.info.Encoder && m.info.Decoder:
+		return cp, fail("new context", ErrUnsupported, "encoder-decoder models")
 	case p.Ctx < 0 || p.Ctx > 1<<30:
 		return bad("Ctx", p.Ctx)
 	case batch < 1 || batch > 1<<20:

@@ -6,6 +6,7 @@ import "C"
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"unsafe"
 )
@@ -37,6 +38,7 @@ type Grammar struct {
 	h      *C.hs_grammar
 	m      *Model
 	check8 []uint8
+	broken bool // llama.cpp threw half-way; its next step would abort
 }
 
 // NewGrammar parses a grammar. Errors: ErrGrammar with the parser's words,
@@ -67,6 +69,9 @@ func (m *Model) NewGrammar(p GrammarParams) (*Grammar, error) {
 		(*C.int32_t)(unsafe.SliceData(p.Tokens)), C.int32_t(len(p.Tokens)), C.bool(p.Lazy), &h, &e)
 	if rc != C.HS_OK {
 		m.refs.release()
+		if rc == C.HS_EXCEPTION { // a bad trigger pattern; nothing was made, nothing is broken
+			rc = C.HS_FAILED
+		}
 		return nil, shimError("new grammar", ErrGrammar, rc, &e)
 	}
 	return m.wrapGrammar(h), nil
@@ -88,19 +93,51 @@ func checkGBNF(text string) error {
 	case strings.IndexByte(text, 0) >= 0:
 		return fail("new grammar", ErrGrammar, "NUL byte")
 	}
+	return checkNesting(text)
+}
+
+// checkNesting walks the grammar outside of literals, classes and comments. It
+// bounds the nesting of parentheses and refuses {m,n} with n below m, over
+// which llama.cpp's parser loops for ever.
+func checkNesting(text string) error {
 	depth := 0
-	for i := range len(text) { // brackets inside literals count too: a bound need not be exact
+	for i := 0; i < len(text); i++ {
 		switch text[i] {
+		case '"':
+			i = skipTo(text, i+1, '"')
+		case '[':
+			i = skipTo(text, i+1, ']')
+		case '#':
+			i = skipTo(text, i+1, '\n')
 		case '(':
-			depth++
+			if depth++; depth > maxGrammarDepth {
+				return fail("new grammar", ErrGrammar, fmt.Sprintf("nested deeper than %d", maxGrammarDepth))
+			}
 		case ')':
 			depth = max(0, depth-1)
-		}
-		if depth > maxGrammarDepth {
-			return fail("new grammar", ErrGrammar, fmt.Sprintf("nested deeper than %d", maxGrammarDepth))
+		case '{':
+			end := skipTo(text, i+1, '}')
+			low, high, both := strings.Cut(text[i+1:end], ",")
+			m, errM := strconv.ParseUint(strings.TrimSpace(low), 10, 32)
+			n, errN := strconv.ParseUint(strings.TrimSpace(high), 10, 32)
+			open := both && strings.TrimSpace(high) == ""
+			if errM != nil || both && !open && (errN != nil || n < m) {
+				return fail("new grammar", ErrGrammar, fmt.Sprintf("repetition {%.20s}", text[i+1:end]))
+			}
+			i = end
 		}
 	}
 	return nil
+}
+
+// skipTo returns the index of the next unescaped stop from i on, or the text's length.
+func skipTo(text string, i int, stop byte) int {
+	for ; i < len(text) && text[i] != stop; i++ {
+		if text[i] == '\\' {
+			i++
+		}
+	}
+	return min(i, len(text))
 }
 
 // Close frees the grammar.
@@ -113,9 +150,35 @@ func (g *Grammar) Close() error {
 	return nil
 }
 
+// usable is the guard in front of every step of the automaton.
+func (g *Grammar) usable(op string) error {
+	switch {
+	case g.closed.Load():
+		return fail(op, ErrClosed, "grammar")
+	case g.broken:
+		return fail(op, ErrGrammar, "the grammar failed earlier")
+	}
+	return nil
+}
+
+// failed turns a shim code into an error. An exception ends this grammar alone,
+// so it is an ErrGrammar and not a fault of the engine.
+func (g *Grammar) failed(op string, kind error, rc C.int, e *C.hs_err) error {
+	if rc == C.HS_EXCEPTION || rc == C.HS_NOMEM {
+		g.broken = true
+	}
+	if rc == C.HS_EXCEPTION {
+		kind, rc = ErrGrammar, C.HS_FAILED
+	}
+	return shimError(op, kind, rc, e)
+}
+
 // Clone copies the grammar in its present state.
 func (g *Grammar) Clone() (*Grammar, error) {
-	if g.closed.Load() || !g.m.refs.acquire() {
+	if err := g.usable("clone grammar"); err != nil {
+		return nil, err
+	}
+	if !g.m.refs.acquire() {
 		return nil, fail("clone grammar", ErrClosed, "")
 	}
 	var h *C.hs_grammar
@@ -127,7 +190,7 @@ func (g *Grammar) Clone() (*Grammar, error) {
 	return g.m.wrapGrammar(h), nil
 }
 
-// Allows reports whether the token may come next. Errors: ErrClosed, ErrRange, ErrException.
+// Allows reports whether the token may come next. Errors: ErrClosed, ErrRange, ErrGrammar.
 func (g *Grammar) Allows(tok Token) (bool, error) {
 	var ok [1]bool
 	err := g.check([]Token{tok}, ok[:])
@@ -143,8 +206,8 @@ func (g *Grammar) AllowsEach(tokens []Token, ok []bool) error {
 }
 
 func (g *Grammar) check(tokens []Token, ok []bool) error {
-	if g.closed.Load() {
-		return fail("check grammar", ErrClosed, "")
+	if err := g.usable("check grammar"); err != nil {
+		return err
 	}
 	if len(tokens) == 0 {
 		return nil
@@ -160,7 +223,7 @@ func (g *Grammar) check(tokens []Token, ok []bool) error {
 	var e C.hs_err
 	rc := C.hs_grammar_check(g.h, (*C.int32_t)(&tokens[0]), C.int32_t(len(tokens)), (*C.uint8_t)(&g.check8[0]), &e)
 	if rc != C.HS_OK {
-		return shimError("check grammar", ErrException, rc, &e)
+		return g.failed("check grammar", ErrGrammar, rc, &e)
 	}
 	for i := range tokens {
 		ok[i] = g.check8[i] != 0
@@ -169,14 +232,16 @@ func (g *Grammar) check(tokens []Token, ok []bool) error {
 }
 
 // Accept advances the grammar over a token. Errors: ErrRejected, with the
-// grammar unchanged, when it may not come next; ErrRange, ErrClosed, ErrException.
+// grammar unchanged, when it may not come next; ErrRange, ErrClosed; ErrGrammar when
+// llama.cpp gave up on a token its own check allowed (rules that name tokens do
+// that), after which the grammar answers nothing else.
 func (g *Grammar) Accept(tok Token) error {
-	if g.closed.Load() {
-		return fail("accept grammar", ErrClosed, "")
+	if err := g.usable("accept grammar"); err != nil {
+		return err
 	}
 	if tok < 0 || int(tok) >= g.m.info.Vocab {
 		return fail("accept grammar", ErrRange, fmt.Sprintf("token %d", tok))
 	}
 	var e C.hs_err
-	return shimError("accept grammar", ErrRejected, C.hs_grammar_accept(g.h, C.int32_t(tok), &e), &e)
+	return g.failed("accept grammar", ErrRejected, C.hs_grammar_accept(g.h, C.int32_t(tok), &e), &e)
 }

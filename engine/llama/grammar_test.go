@@ -101,6 +101,8 @@ func TestGrammarErrors(t *testing.T) {
 		"deep":           {GBNF: "root ::= " + strings.Repeat("(", 100000) + `"a"` + strings.Repeat(")", 100000)},
 		"huge":           {GBNF: `root ::= "` + strings.Repeat("a", 2<<20) + `"`},
 		"repetition":     {GBNF: `root ::= "a"{100000000}`},
+		"backwards":      {GBNF: `root ::= "x"{22,5}`}, // llama.cpp's parser never returns from this one
+		"unclosed":       {GBNF: `root ::= "x"{2`},
 		"bad pattern":    {GBNF: `root ::= "a"`, Lazy: true, Patterns: []string{"("}},
 	} {
 		g, err := m.NewGrammar(p)
@@ -109,12 +111,19 @@ func TestGrammarErrors(t *testing.T) {
 			t.Errorf("%s: accepted", name)
 			continue
 		}
-		if !errors.Is(err, llama.ErrGrammar) && !errors.Is(err, llama.ErrException) {
+		if !errors.Is(err, llama.ErrGrammar) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if _, err := m.NewGrammar(llama.GrammarParams{GBNF: `root ::= "a"`, Tokens: []llama.Token{9999}}); !errors.Is(err, llama.ErrRange) {
 		t.Errorf("trigger outside the vocabulary: %v", err)
+	}
+	for _, text := range []string{`root ::= "x"{2} "y"{0,} "z"{1,3}`, `root ::= "{9,1}" [{9,1}]`, "root ::= \"a\" # {9,1} ((("} {
+		if ok, err := m.NewGrammar(llama.GrammarParams{GBNF: text}); err != nil {
+			t.Errorf("%s: %v", text, err)
+		} else {
+			ok.Close()
+		}
 	}
 	g := newGrammar(t, llama.GrammarParams{GBNF: `root ::= "a"`})
 	if _, err := g.Allows(-1); !errors.Is(err, llama.ErrRange) {
@@ -127,6 +136,27 @@ func TestGrammarErrors(t *testing.T) {
 	g.Close()
 	if _, err := g.Allows(1); !errors.Is(err, llama.ErrClosed) {
 		t.Errorf("closed grammar: %v", err)
+	}
+}
+
+// llama.cpp's check allows a token here that its accept throws over, and its
+// next step would abort: the grammar must be dead afterwards, and nothing else.
+func TestGrammarDiesAlone(t *testing.T) {
+	g := newGrammar(t, llama.GrammarParams{GBNF: `root ::= " " <[300]>`})
+	if !allows(t, g, 300) {
+		t.Skip("llama.cpp's check and accept agree now")
+	}
+	if err := g.Accept(300); !errors.Is(err, llama.ErrGrammar) {
+		t.Fatalf("accept: %v", err)
+	}
+	if _, err := g.Allows(300); !errors.Is(err, llama.ErrGrammar) {
+		t.Errorf("check afterwards: %v", err)
+	}
+	if err := g.Accept(300); !errors.Is(err, llama.ErrGrammar) {
+		t.Errorf("accept afterwards: %v", err)
+	}
+	if _, err := g.Clone(); !errors.Is(err, llama.ErrGrammar) {
+		t.Errorf("clone afterwards: %v", err)
 	}
 }
 

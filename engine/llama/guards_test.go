@@ -184,6 +184,23 @@ func TestEncoderGuard(t *testing.T) {
 	}
 }
 
+// A table of learned positions ends at the training context.
+func TestPositionTableGuard(t *testing.T) {
+	m := toy(t, toygguf.Spec{Kind: toygguf.Bert, Context: 32, Layers: 1})
+	c := newContext(t, m, llama.ContextParams{Ctx: 64, Batch: 64, UBatch: 64, Embeddings: true})
+	b := newBatch(t, 64, 1)
+	for i := range 33 {
+		add(t, b, 6, llama.Pos(i), 0, true)
+	}
+	var e *llama.Error
+	if _, err := c.Step(b); !errors.Is(err, llama.ErrRange) || !errors.As(err, &e) || e.Index != 32 {
+		t.Errorf("position 32 of 32: %v", err)
+	}
+	if i := dense(t).Info(); i.RopeType < 0 {
+		t.Errorf("a llama without rotary embedding: %+v", i)
+	}
+}
+
 func TestClosedHandles(t *testing.T) {
 	c := newContext(t, dense(t), llama.ContextParams{Ctx: 256})
 	b := newBatch(t, 4, 1)

@@ -3,6 +3,7 @@ package llama
 import (
 	"log/slog"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 )
@@ -44,16 +45,9 @@ func caller() string {
 	for {
 		f, more := frames.Next()
 		if !strings.Contains(f.Function, "engine/llama.") || strings.HasSuffix(f.File, "_test.go") || !more {
-			return f.File[strings.LastIndexByte(f.File, '/')+1:] + ":" + itoa(f.Line)
+			return f.File[strings.LastIndexByte(f.File, '/')+1:] + ":" + strconv.Itoa(f.Line)
 		}
 	}
-}
-
-func itoa(n int) string {
-	if n < 10 {
-		return string(rune('0' + n))
-	}
-	return itoa(n/10) + string(rune('0'+n%10))
 }
 
 // refs counts the users of a handle so that it is not freed under them. The

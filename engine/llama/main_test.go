@@ -16,22 +16,34 @@ import (
 // rt is the one runtime of the test process.
 var rt *llama.Runtime
 
-// vulkanSkip says why the Vulkan tests do not run, "" when they do.
-var vulkanSkip string
+// vulkanSkip and hipSkip say why those tests do not run, "" when they do.
+var vulkanSkip, hipSkip string
 
 func TestMain(m *testing.M) {
 	os.Exit(runTests(m))
 }
 
 func runTests(m *testing.M) int {
-	bundle := filepath.Join("..", "..", "build", "engine", "default", "backends")
+	bundle := filepath.Join("..", "..", "build", "engine", "default")
+	if b := os.Getenv("HEARTH_TEST_BUNDLE"); b != "" {
+		bundle = b
+	}
+	hip := os.Getenv("HEARTH_TEST_HIP_BUNDLE")
+	if hip != "" {
+		bundle = hip
+	}
+	bundle = filepath.Join(bundle, "backends")
 	cfg := llama.Config{Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError + 1}))}
 	var err error
 	if cfg.CPUPlugins, err = filepath.Glob(filepath.Join(bundle, "libggml-cpu-*.so")); err != nil || len(cfg.CPUPlugins) == 0 {
 		fmt.Fprintln(os.Stderr, "no CPU plugins in", bundle)
 		return 1
 	}
-	if icd := os.Getenv("HEARTH_TEST_VK_DRIVER_FILES"); icd == "" {
+	hipSkip = "HEARTH_TEST_HIP_BUNDLE names no bundle"
+	if hip != "" { // one GPU plugin per process
+		vulkanSkip, hipSkip = "the process holds the HIP plugin", ""
+		cfg.GPUPlugin = filepath.Join(bundle, "libggml-hip.so")
+	} else if icd := os.Getenv("HEARTH_TEST_VK_DRIVER_FILES"); icd == "" {
 		vulkanSkip = "HEARTH_TEST_VK_DRIVER_FILES names no Vulkan driver"
 	} else {
 		os.Setenv("VK_DRIVER_FILES", icd)
@@ -73,7 +85,7 @@ var toys struct {
 
 func toyPath(t testing.TB, s toygguf.Spec) string {
 	t.Helper()
-	path := filepath.Join(toys.dir, fmt.Sprintf("%s-%d-%d-%d-%d.gguf", s.Kind, s.Vocab, s.SWA, s.Pooling, s.Layers))
+	path := filepath.Join(toys.dir, fmt.Sprintf("%s-%d-%d-%d-%d-%d-%d-%g.gguf", s.Kind, s.Context, s.Vocab, s.SWA, s.Pooling, s.Layers, s.Embd, s.LogitScale))
 	toys.mu.Lock()
 	defer toys.mu.Unlock()
 	if _, err := os.Stat(path); err == nil {

@@ -66,6 +66,7 @@ type ModelInfo struct {
 	Encoder    bool // has an encoder that must run first (T5)
 	Decoder    bool
 	Diffusion  bool
+	RopeType   int  // llama_rope_type: -1 none
 	MultiRope  bool // positions have several components (M-RoPE)
 	AddBOS     bool
 	AddEOS     bool
@@ -169,7 +170,7 @@ func (m *Model) readAll(vocabOnly bool) error {
 		Heads: int(ci.n_head), HeadsKV: int(ci.n_head_kv), SWA: int(ci.n_swa), Vocab: int(ci.n_vocab), ClsOut: int(ci.n_cls_out),
 		Recurrent: bool(ci.recurrent), Hybrid: bool(ci.hybrid), Encoder: bool(ci.has_encoder), Decoder: bool(ci.has_decoder),
 		Diffusion: bool(ci.diffusion), AddBOS: bool(ci.add_bos), AddEOS: bool(ci.add_eos),
-		MultiRope: ci.rope_type == ropeMulti || ci.rope_type == ropeIMulti,
+		RopeType: int(ci.rope_type), MultiRope: ci.rope_type == ropeMulti || ci.rope_type == ropeIMulti,
 		VocabType: int(ci.vocab_type), VocabOnly: vocabOnly,
 		BOS: Token(ci.bos), EOS: Token(ci.eos), EOT: Token(ci.eot), SEP: Token(ci.sep), NL: Token(ci.nl),
 		PAD: Token(ci.pad), MASK: Token(ci.mask), FIMPre: Token(ci.fim_pre), FIMSuf: Token(ci.fim_suf),
@@ -182,8 +183,9 @@ func (m *Model) readAll(vocabOnly bool) error {
 	return m.readTokenTable()
 }
 
-// llama_rope_type values with several positions per token (ggml.h).
+// llama_rope_type values (llama.h, ggml.h); the multi ones have several positions per token.
 const (
+	ropeNone   = -1
 	ropeMulti  = 8
 	ropeIMulti = 40
 )

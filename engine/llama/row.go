@@ -12,9 +12,6 @@ import (
 	"unsafe"
 )
 
-func exp(x float64) float64 { return math.Exp(x) }
-func log(x float64) float64 { return math.Log(x) }
-
 // SampleParams are one request's sampling settings. Start from
 // NewSampleParams; a zero RepeatPenalty is refused, so that a forgotten one shows.
 type SampleParams struct {

@@ -6,6 +6,7 @@ import "C"
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"sync/atomic"
 	"unsafe"
 )
@@ -192,7 +193,7 @@ func (s *Sampler) gather(r *C.hs_row, n int, rest float64) bool {
 			top = s.logits[i]
 		}
 		s.allowed = append(s.allowed, s.ids[i])
-		mass += exp(float64(s.logits[i]-s.logits[0]) / temp)
+		mass += math.Exp(float64(s.logits[i]-s.logits[0]) / temp)
 	}
 	switch {
 	case len(s.allowed) == 0:
@@ -204,7 +205,7 @@ func (s *Sampler) gather(r *C.hs_row, n int, rest float64) bool {
 	case r.top_k > 0:
 		return len(s.allowed) >= int(r.top_k) || rest < resampleTail*mass
 	case r.min_p > 0 && r.top_p >= 1:
-		return float64(s.logits[n-1]) < float64(top)+log(float64(r.min_p)) || rest < resampleTail*mass
+		return float64(s.logits[n-1]) < float64(top)+math.Log(float64(r.min_p)) || rest < resampleTail*mass
 	}
 	return rest < resampleTail*mass
 }

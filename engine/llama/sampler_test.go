@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 
 	"hearth/engine/llama"
@@ -499,4 +500,38 @@ func BenchmarkAccept(b *testing.B) {
 		}
 		i++
 	}
+}
+
+// The other way to use several cores: goroutines, each crossing with its own
+// share of the rows.
+func BenchmarkSampleRowsGoroutines(b *testing.B) {
+	const vocab, n, procs = 151936, 32, 2
+	rng := rand.New(rand.NewPCG(1, 2))
+	var logits [][]float32
+	for range n {
+		logits = append(logits, randomLogits(rng, vocab, false))
+	}
+	rows := rowsOf(b, logits...)
+	var samplers [procs]*llama.Sampler
+	var jobs [procs][]llama.Job
+	for w := range procs {
+		samplers[w] = newSampler(b, vocab, 1, false)
+		for i := w; i < n; i += procs {
+			p := llama.NewSampleParams()
+			p.TopK, p.TopP, p.Temperature = 40, 0.95, 0.8
+			jobs[w] = append(jobs[w], llama.Job{Row: newRow(b, vocab, p), Index: i})
+		}
+	}
+	for b.Loop() {
+		var wg sync.WaitGroup
+		for w := range procs {
+			wg.Go(func() {
+				if err := samplers[w].Sample(rows, jobs[w]); err != nil {
+					b.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/row")
 }

@@ -3,7 +3,10 @@ package llama
 // #include "shim.h"
 import "C"
 
-import "unsafe"
+import (
+	"strconv"
+	"unsafe"
+)
 
 // Rows are the logits rows of the last finished step: row k belongs to the
 // k-th entry added with output. They view the context's memory and are invalid
@@ -149,7 +152,7 @@ func (c *Context) EmbeddingSeq(seq SeqID) ([]float32, error) {
 		return nil, fail("embedding", ErrUnsupported, "the context does not pool embeddings")
 	}
 	if !c.embdSeqs[seq] {
-		return nil, fail("embedding", ErrRange, "sequence "+itoa(int(max(seq, 0)))+" was not in the last batch")
+		return nil, fail("embedding", ErrRange, "sequence "+strconv.Itoa(int(seq))+" was not in the last batch")
 	}
 	var p *C.float
 	if rc := C.hs_embd_seq(c.h, C.int32_t(seq), &p, c.err); rc != C.HS_OK {

@@ -1,6 +1,7 @@
 package llama_test
 
 import (
+	"errors"
 	"testing"
 
 	"hearth/engine/llama"
@@ -42,5 +43,27 @@ func TestVulkanAgreesWithCPU(t *testing.T) {
 		if cpu[i] != gpu[i] {
 			t.Fatalf("token %d differs:\nCPU    %v\nVulkan %v", i, cpu, gpu)
 		}
+	}
+}
+
+// The HIP plugin loads where there is no AMD GPU, shows no device, and asking
+// for one is a typed error.
+func TestHIPWithoutDevice(t *testing.T) {
+	if hipSkip != "" {
+		t.Skip(hipSkip)
+	}
+	devs, err := rt.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range devs {
+		if d.Backend == "ROCm" {
+			t.Skipf("there is a device: %+v", d)
+		}
+	}
+	path := toyPath(t, toygguf.Spec{Kind: toygguf.Llama, Layers: 2})
+	_, err = rt.LoadModel(t.Context(), path, llama.ModelParams{Devices: []string{"ROCm0"}, GPULayers: -1})
+	if !errors.Is(err, llama.ErrRange) {
+		t.Errorf("a device that is not there: %v", err)
 	}
 }

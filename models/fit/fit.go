@@ -29,6 +29,10 @@ type Request struct {
 	// KVTypeK and KVTypeV are ggml type names, such as "q8_0" (empty: f16).
 	KVTypeK, KVTypeV string
 	FlashAttention   bool
+	// Outputs is the number of rows whose logits a step keeps, n_outputs_max (0: 32, or Chunk if that is less). The
+	// worker needs one for each sequence; llama.cpp's own tools keep a whole chunk of them, which for a vocabulary of
+	// 262144 tokens is 512 MiB, twice.
+	Outputs int
 	// HostLayers is how many layers stay on the host; math.MaxInt or more than there are: all of them, the device is unused.
 	HostLayers int
 	// NoMMap reads weights into anonymous memory instead of mapping the file.
@@ -70,11 +74,19 @@ func Of(f *gguf.File, r Request) (Estimate, error) {
 		layers := f.Parsed().Architecture().BlockCount + 1
 		off := layers - min(uint64(max(r.HostLayers, 0)), layers)
 		run := f.Parsed().EstimateLLaMACppRun(append(opts, ggufparser.WithLLaMACppOffloadLayers(off))...)
-		e = Estimate{
-			Host: usage(run.Devices[0]), Layers: int(layers), Offloaded: int(off), Cells: int(run.ContextSize),
-		}
+		e = Estimate{Layers: int(layers), Offloaded: int(off), Cells: int(run.ContextSize)}
+		host := run.Devices[0]
 		for _, d := range run.Devices[1:] {
-			u := usage(d)
+			if d.Weight.Output > 0 {
+				host.Weight.Output = 0 // the parser counts it on both sides
+			}
+		}
+		if tied(f) {
+			host.Weight.Output = 0 // it is the input matrix; only a device gets a copy of its own
+		}
+		e.Host = r.usage(f, host)
+		for _, d := range run.Devices[1:] {
+			u := r.usage(f, d)
 			e.Device.Weights += u.Weights
 			e.Device.KV += u.KV
 			e.Device.Compute += u.Compute
@@ -89,21 +101,42 @@ func Of(f *gguf.File, r Request) (Estimate, error) {
 	return e, err
 }
 
-func usage(d ggufparser.LLaMACppRunDeviceUsage) Usage {
-	return Usage{
-		Weights: uint64(d.Weight.Sum()), KV: uint64(d.KVCache.Sum()),
-		Compute: uint64(d.Footprint) + uint64(d.Computation.Sum()),
+// tied says that the model has no output matrix but uses the input's.
+func tied(f *gguf.File) bool {
+	_, own := f.Parsed().TensorInfos.Get("output.weight")
+	return !own
+}
+
+// usage sums one side up, with the logits of Outputs rows in the place of the whole chunk that the parser assumes.
+func (r Request) usage(f *gguf.File, d ggufparser.LLaMACppRunDeviceUsage) Usage {
+	chunk, outputs := r.rows()
+	row := 4 * f.Parsed().Tokenizer().TokensLength // f32 logits
+	foot, comp := uint64(d.Footprint), d.Computation
+	if all := chunk * row; foot >= all {
+		foot -= (chunk - outputs) * row
 	}
+	comp.Output = comp.Output * ggufparser.GGUFBytesScalar(outputs) / ggufparser.GGUFBytesScalar(chunk)
+	return Usage{Weights: uint64(d.Weight.Sum()), KV: uint64(d.KVCache.Sum()), Compute: foot + uint64(comp.Sum())}
+}
+
+// rows are Chunk and Outputs with their defaults.
+func (r Request) rows() (chunk, outputs uint64) {
+	chunk, outputs = 512, 32
+	if r.Chunk > 0 {
+		chunk = uint64(r.Chunk)
+	}
+	if r.Outputs > 0 {
+		outputs = uint64(r.Outputs)
+	}
+	return chunk, min(outputs, chunk)
 }
 
 func (r Request) options() ([]ggufparser.GGUFRunEstimateOption, error) {
-	if r.Cells < 0 || r.Cells > math.MaxInt32 || r.Chunk < 0 || r.Chunk > math.MaxInt32 {
-		return nil, fmt.Errorf("%w: cells %d, chunk %d", ErrRequest, r.Cells, r.Chunk)
+	if r.Cells < 0 || r.Cells > math.MaxInt32 || r.Chunk < 0 || r.Chunk > math.MaxInt32 || r.Outputs < 0 {
+		return nil, fmt.Errorf("%w: cells %d, chunk %d, outputs %d", ErrRequest, r.Cells, r.Chunk, r.Outputs)
 	}
-	chunk := int32(r.Chunk)
-	if chunk == 0 {
-		chunk = 512
-	}
+	rows, _ := r.rows()
+	chunk := int32(rows)
 	opts := []ggufparser.GGUFRunEstimateOption{
 		ggufparser.WithLLaMACppLogicalBatchSize(chunk), ggufparser.WithLLaMACppPhysicalBatchSize(chunk),
 	}

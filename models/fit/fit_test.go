@@ -55,19 +55,34 @@ func TestKVCache(t *testing.T) {
 }
 
 func TestWeightsAreAllAccounted(t *testing.T) {
+	for kind, copies := range map[toygguf.Kind]int64{toygguf.Llama: 0, toygguf.Gemma3: 1} { // Gemma's output matrix is its input's
+		f := open(t, toygguf.Spec{Kind: kind, Vocab: 4096, Layers: 6})
+		for host := range 8 {
+			e := of(t, f, Request{Cells: 512, HostLayers: host})
+			sum, size := int64(e.Device.Weights+e.Host.Weights), f.Size
+			if host < 7 {
+				size += copies * 4096 * 128 * 4 // the device has a copy of its own
+			}
+			if sum < size*9/10 || sum > size {
+				t.Errorf("%s, %d on host: %d of %d bytes", kind, host, sum, size)
+			}
+			if e.Layers != 7 || e.Offloaded != 7-host {
+				t.Errorf("%s, %d on host: %d of %d offloaded", kind, host, e.Offloaded, e.Layers)
+			}
+		}
+	}
+}
+
+// The logits of the rows that are sampled are what a large vocabulary costs.
+func TestOutputs(t *testing.T) {
 	f := open(t, toygguf.Spec{Kind: toygguf.Llama, Vocab: 4096})
-	for host := range 6 {
-		e := of(t, f, Request{Cells: 512, HostLayers: host})
-		sum, size := e.Device.Weights+e.Host.Weights, uint64(f.Size)
-		if host < 5 {
-			size += 4096 * 128 * 4 // the output matrix is the embedding's, so the device gets a second copy
-		}
-		if sum < size*9/10 || sum > size {
-			t.Errorf("%d on host: %d of %d bytes", host, sum, size)
-		}
-		if e.Layers != 5 || e.Offloaded != 5-host {
-			t.Errorf("%d on host: %d of %d offloaded", host, e.Offloaded, e.Layers)
-		}
+	few := of(t, f, Request{Cells: 512, Outputs: 1})
+	all := of(t, f, Request{Cells: 512, Outputs: 512})
+	if d := int64(all.Host.Compute) - int64(few.Host.Compute); d < 511*4096*4 || d > 2*512*4096*4+1<<20 {
+		t.Errorf("512 rows cost %d bytes more than one", d)
+	}
+	if def := of(t, f, Request{Cells: 512}); def != of(t, f, Request{Cells: 512, Outputs: 32}) {
+		t.Error("the default is not 32 rows")
 	}
 }
 

@@ -28,9 +28,16 @@ type Models struct {
 func New(models ...engine.Model) *Models {
 	m := &Models{models: make(map[string]engine.Model)}
 	for _, model := range models {
-		m.models[model.Info().Name] = model
+		m.Add(model)
 	}
 	return m
+}
+
+// Add makes another model known, by its present Info().Name.
+func (m *Models) Add(model engine.Model) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.models[model.Info().Name] = model
 }
 
 // SetLoaded makes Loaded report states.

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"hearth/engine"
+	"hearth/engine/enginepb"
+	"hearth/engine/worker"
+)
+
+// served measures the same loads as the raw loops through the worker: scheduler, sampler, text and one frame a step over
+// a unix socket. It uses the very context of the raw loops, which must be idle meanwhile.
+type served struct {
+	stream enginepb.Worker_ServeClient
+	next   uint64
+	close  func()
+	// ready is how long self-test and warm-up took, features what the self-test found.
+	ready    time.Duration
+	features []engine.Feature
+}
+
+// reopened hands the worker a model that is loaded already, and keeps it open when the worker ends.
+type reopened struct{ worker.Model }
+
+func (r reopened) Open(context.Context, engine.LoadSpec, func(string, float64)) (worker.Model, error) {
+	return r, nil
+}
+
+func (reopened) Close() {}
+
+// startServed puts a worker around m, in this process.
+func startServed(ctx context.Context, m worker.Model, log *slog.Logger) (*served, error) {
+	dir, err := os.MkdirTemp("", "hearth-bench-")
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	svc := worker.NewService(reopened{m}, log)
+	g := worker.Register(svc)
+	go func() { _ = g.Serve(l) }() // ends with Stop
+	s := &served{close: func() {
+		svc.Close()
+		g.Stop()
+		_ = os.RemoveAll(dir)
+	}}
+	conn, err := grpc.NewClient("unix:"+filepath.Join(dir, "s"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	stop := s.close
+	s.close = func() { _ = conn.Close(); stop() }
+	c := enginepb.NewWorkerClient(conn)
+	began := time.Now()
+	load, err := c.Load(ctx, &enginepb.LoadSpec{Name: "bench", Path: "open"})
+	for err == nil {
+		var ev *enginepb.LoadEvent
+		if ev, err = load.Recv(); err == nil && ev.GetInfo() != nil {
+			s.ready, s.features = time.Since(began), enginepb.ToInfo(ev.GetInfo()).Features
+			s.stream, err = c.Serve(ctx)
+			break
+		}
+	}
+	if err != nil {
+		s.close()
+		return nil, enginepb.FromStatusError(err)
+	}
+	return s, nil
+}
+
+// decode measures n clients whose prompts have length tokens each. What counts is the time between the first and the
+// last of b.steps frames in which every client got a token; then all are cancelled.
+func (s *served) decode(b *bencher, n, length int) (benchRun, error) {
+	out := benchRun{Kind: "served", Batch: n, Context: length}
+	for i := range n {
+		s.next++
+		prompt := make([]engine.Token, length)
+		for k := range prompt {
+			prompt[k] = b.token(k + i)
+		}
+		seed := uint64(i)
+		req := engine.Request{
+			ID: fmt.Sprint(s.next), Prompt: engine.Prompt{Segments: []engine.Segment{{Tokens: prompt}}}, MaxTokens: -1,
+			IgnoreEOS: true, Sampling: engine.Sampling{Temperature: 0.8, TopK: 40, TopP: 0.95, MinP: 0.05, Seed: &seed},
+		}
+		frame := &enginepb.ClientFrame{Id: s.next, Body: &enginepb.ClientFrame_Submit{Submit: enginepb.FromRequest(&req)}}
+		if err := s.stream.Send(frame); err != nil {
+			return out, err
+		}
+	}
+	var first, last time.Time
+	var gaps []time.Duration
+	for left := n; left > 0; {
+		f, err := s.stream.Recv()
+		if err != nil {
+			return out, enginepb.FromStatusError(err)
+		}
+		if len(f.Failures) > 0 {
+			return out, enginepb.ToError(f.Failures[0].GetError())
+		}
+		tokens := 0
+		for _, ev := range f.Events {
+			tokens += len(ev.GetTokens())
+			if ev.GetUsage() != nil {
+				left--
+			}
+		}
+		if tokens < n || out.Steps == b.steps { // somebody still prefills, or it is over
+			continue
+		}
+		now := time.Now()
+		if first.IsZero() {
+			first = now
+		} else {
+			gaps = append(gaps, now.Sub(last))
+			out.Tokens += tokens
+			out.Steps++
+		}
+		if out.Steps == b.steps {
+			for i := range uint64(n) {
+				id := s.next - i
+				if err := s.stream.Send(&enginepb.ClientFrame{Id: id, Body: &enginepb.ClientFrame_Cancel{Cancel: true}}); err != nil {
+					return out, err
+				}
+			}
+		}
+		last = now
+	}
+	if len(gaps) == 0 {
+		return out, fmt.Errorf("%d clients were never served together", n)
+	}
+	out.finish(gaps)
+	return out, nil
+}
