@@ -238,9 +238,5 @@ func (a *API) RenderChat(o *api.Object, info engine.Info) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text := ""
-	for _, s := range segments {
-		text += s.Text
-	}
-	return text, nil
+	return template.Join(segments), nil
 }
