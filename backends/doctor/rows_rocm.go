@@ -73,7 +73,7 @@ func hipRows() []row {
 		{
 			id: "hip-plugin", layer: l, title: "the engine bundle has a HIP plugin", needs: []string{idGPU}, run: checkHIPPlugin,
 			cause:  "the bundle was built without HIP; everything runs on Vulkan",
-			fix:    "HEARTH_HIP=ON make engine (475 MB to load), if your GPU's target is among its kernels",
+			fix:    "HEARTH_HIP=ON make engine (465 MB to download), if your GPU's target is among its kernels",
 			source: "engine.json",
 		},
 		{

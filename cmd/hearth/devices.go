@@ -32,7 +32,11 @@ func (a *app) devicesCmd() *cobra.Command {
 				if devices == nil {
 					devices = []backends.Device{}
 				}
-				return a.printJSON(map[string]any{"devices": devices, "problems": sys.Problems})
+				problems := sys.Problems
+				if problems == nil {
+					problems = []backends.Problem{}
+				}
+				return a.printJSON(map[string]any{"devices": devices, "problems": problems})
 			}
 			if len(devices) == 0 {
 				a.printf("no AMD GPU is visible; models run on the CPU\n")

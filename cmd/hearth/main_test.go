@@ -73,3 +73,24 @@ func TestHelpIsComplete(t *testing.T) {
 		}
 	}
 }
+
+// Scripts read every list and description as JSON.
+func TestReadCommandsSpeakJSON(t *testing.T) {
+	var out, errs strings.Builder
+	root := newApp(nil, strings.NewReader(""), &out, &errs).root()
+	for _, path := range []string{"list", "show", "ps", "devices", "doctor", "engine list", "engine info", "config show", "config path", "version"} {
+		c, _, err := root.Find(strings.Fields(path))
+		if err != nil || c.CommandPath() != "hearth "+path {
+			t.Errorf("there is no hearth %s: %v", path, err)
+			continue
+		}
+		if c.Flags().Lookup("json") == nil {
+			t.Errorf("hearth %s has no --json", path)
+		}
+	}
+	for _, name := range []string{"serve", "run", "pull", "rm", "stop", "completion"} {
+		if c, _, err := root.Find([]string{name}); name != "completion" && (err != nil || c == root) {
+			t.Errorf("there is no hearth %s: %v", name, err)
+		}
+	}
+}
