@@ -26,3 +26,18 @@ func RowsOf(logits ...[]float32) (r Rows, unpin func()) {
 	}
 	return r, pin.Unpin
 }
+
+// TokenizeWhole is Tokenize without cutting long texts.
+func (m *Model) TokenizeWhole(text string, addSpecial, parseSpecial bool) ([]Token, error) {
+	return m.tokenize(text, addSpecial, parseSpecial)
+}
+
+// Cuts lists where a cutter with these special tokens may cut text.
+func Cuts(special []string, text string) []int {
+	var out []int
+	c := newCutter(special)
+	for i := c.next(text, 0); i < len(text); i = c.next(text, i+1) {
+		out = append(out, i)
+	}
+	return out
+}

@@ -94,6 +94,9 @@ type Model struct {
 	plain  pieceTable // special tokens render empty
 	full   pieceTable // special tokens render as their text
 	pieces [2]sync.Once
+
+	cut     [2]*cutter // for text without and with control tokens
+	cutOnce [2]sync.Once
 }
 
 // LoadModel loads a GGUF file. Errors: those of the file system; ErrModelLoad

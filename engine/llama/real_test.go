@@ -133,3 +133,7 @@ func TestRealModelVulkanAgrees(t *testing.T) {
 	}
 	t.Logf("%q", text)
 }
+
+func TestRealLongTextsAreCutAtSpecialTokens(t *testing.T) {
+	checkCuts(t, realModel(t, llama.ModelParams{VocabOnly: true}), "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>")
+}

@@ -134,6 +134,28 @@ func (m *Model) Tokenize(text string, addSpecial, parseSpecial bool) ([]Token, e
 		return nil, fail("tokenize", ErrClosed, "")
 	}
 	defer m.refs.release()
+	if len(text) <= tokenizePiece || addSpecial && m.info.AddEOS { // EOS would follow every piece
+		return m.tokenize(text, addSpecial, parseSpecial)
+	}
+	c := m.cutterFor(parseSpecial)
+	if c == nil {
+		return m.tokenize(text, addSpecial, parseSpecial)
+	}
+	var out []Token
+	for begin := 0; begin < len(text); {
+		end := c.next(text, min(begin+tokenizePiece, len(text)))
+		part, err := m.tokenize(text[begin:end], addSpecial && begin == 0, parseSpecial)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, part...)
+		begin = end
+	}
+	return out, nil
+}
+
+// tokenize is Tokenize in one call. The caller holds a reference.
+func (m *Model) tokenize(text string, addSpecial, parseSpecial bool) ([]Token, error) {
 	// A token covers four bytes on average; one retry covers the rest.
 	out := make([]Token, len(text)/3+8)
 	for {

@@ -101,6 +101,7 @@ func TestBadInputs(t *testing.T) {
 		{"prompt over context", "/v1/chat/completions", user(strings.Repeat("word ", 3000), 4), 400, "maximum context length is 512 tokens"},
 		{"9 MB body", "/v1/chat/completions", user(strings.Repeat("word ", 9<<20/5), 4), 400, "maximum context length is 512 tokens"},
 		{"8 MB of special tokens", "/v1/chat/completions", user(strings.Repeat("<|im_start|>", 400_000), 4), 400, "maximum context length is 512 tokens"},
+		{"8 MB of special tokens, raw", "/v1/completions", `{"model":"smollm2","prompt":"` + strings.Repeat("<|im_start|>", 700_000) + `"}`, 400, "maximum context length is 512 tokens"},
 		{"more than 10 MB", "/v1/chat/completions", `{"model":"smollm2","messages":[{"role":"user","content":"` + strings.Repeat("x", 11<<20) + `"}]}`, 413, ""},
 		{"bad grammar", "/v1/completions", map[string]any{"model": "smollm2", "prompt": "x", "grammar": "root ::= ("}, 400, "grammar"},
 		{"token out of range", "/v1/completions", map[string]any{"model": "smollm2", "prompt": []int{99999999}}, 400, "prompt"},
