@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,17 +21,22 @@ const exitNoPlugin = 3
 // line is one line of what devices prints. Each is written before the step that may end the process, so that whoever
 // reads a dead child's output sees how far it came.
 type line struct {
-	Schema       int         `json:"schema,omitempty"`
-	Event        string      `json:"event"`
-	PID          int         `json:"pid,omitempty"`
-	Plugin       string      `json:"plugin,omitempty"`
-	LlamaVersion string      `json:"llama_version,omitempty"`
-	GGMLVersion  string      `json:"ggml_version,omitempty"`
-	Registry     string      `json:"registry,omitempty"`
-	Devices      *int        `json:"devices,omitempty"`
-	Device       *deviceLine `json:"device,omitempty"`
-	Stage        string      `json:"stage,omitempty"`
-	Message      string      `json:"message,omitempty"`
+	Schema       int      `json:"schema,omitempty"`
+	Event        string   `json:"event"`
+	PID          int      `json:"pid,omitempty"`
+	Plugin       string   `json:"plugin,omitempty"`
+	LlamaVersion string   `json:"llama_version,omitempty"`
+	GGMLVersion  string   `json:"ggml_version,omitempty"`
+	Registry     string   `json:"registry,omitempty"`
+	Devices      *int     `json:"devices,omitempty"`
+	Device       any      `json:"device,omitempty"` // *deviceLine, or a name beside Case
+	Case         string   `json:"case,omitempty"`
+	State        string   `json:"state,omitempty"`
+	OK           *bool    `json:"ok,omitempty"`
+	MaxError     *float64 `json:"max_error,omitempty"`
+	Millis       *float64 `json:"ms,omitempty"`
+	Stage        string   `json:"stage,omitempty"`
+	Message      string   `json:"message,omitempty"`
 }
 
 // deviceLine describes one device of the plugin.
@@ -57,6 +63,7 @@ func devices(_ context.Context, in *invocation) int {
 	fs := flag.NewFlagSet("devices", flag.ContinueOnError)
 	plugin := fs.String("plugin", "", "path of the plugin (libggml-hip.so, libggml-vulkan.so, libggml-cpu-*.so)")
 	only := fs.String("device", "", "name of the only device to list")
+	gemm := fs.Bool("gemm", false, "also multiply small matrices on each device and check the result")
 	if code, done := in.parse(fs); done {
 		return code
 	}
@@ -108,6 +115,29 @@ func devices(_ context.Context, in *invocation) int {
 			MemoryFree: d.MemoryFree, MemoryTotal: d.MemoryTotal,
 		}})
 	}
+	if *gemm {
+		for _, d := range all {
+			in.multiply(rt, d.Name)
+		}
+	}
 	put(in.stdout, line{Event: "done"})
 	return exitOK
+}
+
+// multiply tries every kind of matrix product on a device.
+func (in *invocation) multiply(rt *llama.Runtime, device string) {
+	for _, c := range llama.GemmCases() {
+		put(in.stdout, line{Event: "gemm", Device: device, Case: string(c), State: "start"})
+		res, err := rt.Gemm(device, c)
+		if err != nil {
+			put(in.stdout, line{Event: "error", Stage: "gemm", Message: fmt.Sprintf("%s, %s: %v", device, c, err)})
+			continue
+		}
+		ms := float64(res.Took.Microseconds()) / 1000
+		l := line{Event: "gemm", Device: device, Case: string(c), State: "done", OK: &res.OK, Millis: &ms}
+		if !math.IsNaN(res.MaxError) && !math.IsInf(res.MaxError, 0) { // JSON has no word for those
+			l.MaxError = &res.MaxError
+		}
+		put(in.stdout, l)
+	}
 }
