@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"os"
 	"strings"
 	"sync"
@@ -21,7 +22,7 @@ func TestLayoutOnGPU(t *testing.T) {
 	if icd := os.Getenv("VK_DRIVER_FILES"); icd != "" {
 		env = append(env, "VK_DRIVER_FILES="+icd)
 	}
-	for _, layout := range []string{"unified", "streams", "auto"} {
+	for _, layout := range strings.Split(cmp.Or(os.Getenv("HEARTH_TEST_GPU_LAYOUTS"), "unified,streams,auto"), ",") {
 		began := time.Now()
 		m, p := load(t, engine.LoadSpec{
 			Path: path, Backend: "vulkan", GPULayers: -1, KVLayout: layout, Context: 2048, Cells: 16 * 2048, MaxSequences: 16,
@@ -42,7 +43,7 @@ func TestLayoutOnGPU(t *testing.T) {
 			t.Logf("%s, round %d: 16 clients, %.0f tokens/s", layout, round, 16*256/time.Since(began).Seconds())
 		}
 		for line := range strings.Lines(p.Status()[0].Stderr) {
-			if strings.Contains(line, "layout") {
+			if strings.Contains(line, "layout") || strings.Contains(line, "slow step") {
 				t.Log(strings.TrimSpace(line))
 			}
 		}

@@ -267,6 +267,7 @@ func (l *loop) oneStep() (idle bool, err error) {
 		if err := l.judge(res.Code, err); err != nil {
 			return false, err
 		}
+		l.notice(step, res.Duration)
 	}
 	if res.Code == batch.CodeOK {
 		if err := l.apply(step.After); err != nil {
@@ -284,6 +285,17 @@ func (l *loop) oneStep() (idle bool, err error) {
 		return false, l.relayout(l.wish)
 	}
 	return false, nil
+}
+
+// slowStep is the least duration of a step that is worth a line in the log.
+const slowStep = 250 * time.Millisecond
+
+// notice logs a step that took far longer than predicted: a shape that the warm-up missed, or a machine in trouble.
+func (l *loop) notice(step *batch.Step, took time.Duration) {
+	if took > slowStep && step.Predicted > 0 && took > 5*step.Predicted {
+		l.log.Warn("slow step", "took", took, "predicted", step.Predicted, "decodes", step.Decodes, "prefill", step.Prefills,
+			"pads", step.Pads, "evaluations", step.Evaluations, "cells", l.stats.Load().CellsUsed)
+	}
 }
 
 // judge decides what a decode's code means for the worker; the scheduler decides what it means for the requests.

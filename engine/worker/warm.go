@@ -46,8 +46,106 @@ func warmUp(ctx context.Context, m Model, cfg batch.Config, progress func(float6
 			}
 		}
 	}
+	if m.Async() && time.Now().Before(deadline) {
+		if err := rehearse(m, cfg); err != nil {
+			return nil, fmt.Errorf("rehearse a full batch: %w", err)
+		}
+	}
 	progress(1)
 	return out, m.Clear()
+}
+
+// rehearseSequences and rehearseTokens size the rehearsal.
+const (
+	rehearseSequences = 16
+	rehearseTokens    = 4096
+)
+
+// rehearse computes what a busy server computes: prompts packed over several sequences, decode steps on a cache that is
+// not empty, and steps with both. Attention has pipelines of its own for these, which no shape on an empty cache
+// compiles (measured: the first prefill of two sequences took 8 s, and the first full batch ran at half its later speed).
+func rehearse(m Model, cfg batch.Config) error {
+	n := min(cfg.Sequences, cfg.Outputs, rehearseSequences)
+	room := cfg.Cells / 2
+	if cfg.Layout == batch.LayoutStreams {
+		room = rehearseTokens
+	}
+	length := min(min(room, rehearseTokens)/n, cfg.Context-8)
+	if n < 2 || length < 2 || cfg.Recurrent { // recurrent models never mix sequences of unequal lengths
+		return nil
+	}
+	if err := m.Clear(); err != nil {
+		return err
+	}
+	at := make([]int32, n)
+	var rows []batch.Row
+	add := func(seq int, output bool) {
+		r := batch.Row{Token: fillToken(m, int(at[seq])+seq), Pos: at[seq], Seq: int32(seq), Output: -1}
+		if output {
+			r.Output = 0 // its place among the outputs is given by its order
+		}
+		rows = append(rows, r)
+		at[seq]++
+	}
+	flush := func() error {
+		defer func() { rows = rows[:0] }()
+		outputs := int32(0)
+		for i := range rows {
+			if rows[i].Output >= 0 {
+				rows[i].Output = outputs
+				outputs++
+			}
+		}
+		return decode(m, rows)
+	}
+	for seq := range n {
+		for i := range length {
+			if add(seq, i == length-1); len(rows) == cfg.Chunk {
+				if err := flush(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if len(rows) > 0 {
+		if err := flush(); err != nil {
+			return err
+		}
+	}
+	return rehearseMixed(m, cfg, n, at, add, flush)
+}
+
+// rehearseMixed decodes with all n sequences, then with all but the last, which prefills beside them again, in the sizes
+// that the planner grants.
+func rehearseMixed(m Model, cfg batch.Config, n int, at []int32, add func(int, bool), flush func() error) error {
+	for range 2 {
+		for seq := range n {
+			add(seq, true)
+		}
+		if err := flush(); err != nil {
+			return err
+		}
+	}
+	last := n - 1
+	for _, prefill := range []int{64, 128, 256, cfg.Chunk - last} {
+		if prefill > cfg.Chunk-last || prefill > cfg.Context-8 || prefill < 1 {
+			continue
+		}
+		if err := m.Remove(int32(last), 0, -1); err != nil {
+			return err
+		}
+		at[last] = 0
+		for seq := range last {
+			add(seq, true)
+		}
+		for i := range prefill {
+			add(last, i == prefill-1)
+		}
+		if err := flush(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // warmed is a shape's cost: span cells in use, duration of a run with everything compiled.
