@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"hearth/engine"
 	"hearth/engine/batch"
@@ -638,10 +639,29 @@ func TestRehearsalFitsEveryConfig(t *testing.T) {
 		{Cells: 256, Context: 256, Sequences: 1, Chunk: 64, Outputs: 1},
 		{Layout: batch.LayoutStreams, Context: 64, Sequences: 4, Chunk: 64, Outputs: 4},
 		{Cells: 1024, Context: 512, Sequences: 4, Chunk: 16, Outputs: 4, Recurrent: true},
+		{Cells: 8192, Context: 4096, Sequences: 8, Parking: 8, Chunk: 512, Outputs: 8},
 	} {
 		m := newFakeModel(cfg) // kvsim refuses what llama.cpp would
-		if err := rehearse(m, cfg); err != nil {
+		if err := rehearse(t.Context(), m, cfg, nil, time.Now().Add(time.Minute)); err != nil {
 			t.Errorf("%+v: %v", cfg, err)
 		}
+	}
+}
+
+func TestOneSlowStepIsNotLearnt(t *testing.T) {
+	m := newFakeModel(smallConfig())
+	l, err := newLoop(m, m.cfg, testLog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	step := &batch.Step{Predicted: 10 * time.Millisecond}
+	got := []bool{}
+	for _, took := range []time.Duration{
+		8 * time.Millisecond, time.Second, 9 * time.Millisecond, time.Second, time.Second, time.Second, time.Second, 200 * time.Millisecond,
+	} {
+		got = append(got, l.outlier(step, took))
+	}
+	if want := []bool{false, true, false, true, true, false, false, false}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

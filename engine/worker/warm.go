@@ -46,106 +46,104 @@ func warmUp(ctx context.Context, m Model, cfg batch.Config, progress func(float6
 			}
 		}
 	}
-	if m.Async() && time.Now().Before(deadline) {
-		if err := rehearse(m, cfg); err != nil {
-			return nil, fmt.Errorf("rehearse a full batch: %w", err)
+	if m.Async() {
+		if err := rehearse(ctx, m, cfg, out, deadline); err != nil {
+			return nil, fmt.Errorf("rehearse: %w", err)
 		}
 	}
 	progress(1)
 	return out, m.Clear()
 }
 
-// rehearseSequences and rehearseTokens size the rehearsal.
+// The rehearsal's load: waves of requests, each wave's prompts of one length (tokens), few output tokens each.
 const (
 	rehearseSequences = 16
-	rehearseTokens    = 4096
+	rehearseOutput    = 24
 )
 
-// rehearse computes what a busy server computes: prompts packed over several sequences, decode steps on a cache that is
-// not empty, and steps with both. Attention has pipelines of its own for these, which no shape on an empty cache
-// compiles (measured: the first prefill of two sequences took 8 s, and the first full batch ran at half its later speed).
-func rehearse(m Model, cfg batch.Config) error {
-	n := min(cfg.Sequences, cfg.Outputs, rehearseSequences)
-	room := cfg.Cells / 2
-	if cfg.Layout == batch.LayoutStreams {
-		room = rehearseTokens
-	}
-	length := min(min(room, rehearseTokens)/n, cfg.Context-8)
-	if n < 2 || length < 2 || cfg.Recurrent { // recurrent models never mix sequences of unequal lengths
-		return nil
-	}
+// rehearse runs the scheduler itself on made-up requests: prompts packed over several sequences, decodes beside prefills
+// as their number grows, all on a cache that is not empty. Attention has pipelines of its own for much of that. Measured
+// on the GPU of docs/benchmarks: without it the first 16 clients met steps of 1.1 and 2.3 s.
+func rehearse(ctx context.Context, m Model, cfg batch.Config, costs []warmed, deadline time.Time) error {
 	if err := m.Clear(); err != nil {
 		return err
 	}
-	at := make([]int32, n)
-	var rows []batch.Row
-	add := func(seq int, output bool) {
-		r := batch.Row{Token: fillToken(m, int(at[seq])+seq), Pos: at[seq], Seq: int32(seq), Output: -1}
-		if output {
-			r.Output = 0 // its place among the outputs is given by its order
-		}
-		rows = append(rows, r)
-		at[seq]++
+	cfg.QueueLimit = 0 // the default, whatever clients may be allowed
+	sched, err := batch.New(cfg)
+	if err != nil {
+		return err
 	}
-	flush := func() error {
-		defer func() { rows = rows[:0] }()
-		outputs := int32(0)
-		for i := range rows {
-			if rows[i].Output >= 0 {
-				rows[i].Output = outputs
-				outputs++
-			}
-		}
-		return decode(m, rows)
+	for _, c := range costs {
+		sched.Prime(c.shape, c.span, c.duration)
 	}
-	for seq := range n {
-		for i := range length {
-			if add(seq, i == length-1); len(rows) == cfg.Chunk {
-				if err := flush(); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	if len(rows) > 0 {
-		if err := flush(); err != nil {
-			return err
-		}
-	}
-	return rehearseMixed(m, cfg, n, at, add, flush)
-}
-
-// rehearseMixed decodes with all n sequences, then with all but the last, which prefills beside them again, in the sizes
-// that the planner grants.
-func rehearseMixed(m Model, cfg batch.Config, n int, at []int32, add func(int, bool), flush func() error) error {
-	for range 2 {
-		for seq := range n {
-			add(seq, true)
-		}
-		if err := flush(); err != nil {
-			return err
-		}
-	}
-	last := n - 1
-	for _, prefill := range []int{64, 128, 256, cfg.Chunk - last} {
-		if prefill > cfg.Chunk-last || prefill > cfg.Context-8 || prefill < 1 {
+	n := min(cfg.Sequences, rehearseSequences)
+	id, now := batch.JobID(0), time.Duration(0)
+	for _, length := range []int{512, 96, 2048} {
+		if length > cfg.Context-rehearseOutput-1 {
 			continue
 		}
-		if err := m.Remove(int32(last), 0, -1); err != nil {
-			return err
+		for k := range n {
+			id++
+			prompt := make([]engine.Token, length)
+			for i := range prompt {
+				prompt[i] = fillToken(m, 1+i*(k+3)+length)
+			}
+			job := batch.Job{ID: id, Prompt: prompt, MaxTokens: rehearseOutput + k} // they end one after the other
+			if err := sched.Submit(now, job); err != nil {
+				return err
+			}
 		}
-		at[last] = 0
-		for seq := range last {
-			add(seq, true)
-		}
-		for i := range prefill {
-			add(last, i == prefill-1)
-		}
-		if err := flush(); err != nil {
-			return err
+		for {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if time.Now().After(deadline) {
+				return nil
+			}
+			now += time.Millisecond
+			step := sched.Plan(now)
+			if step.Idle() {
+				break
+			}
+			if err := compute(m, step); err != nil {
+				return err
+			}
+			// No duration: a step that compiled something must not teach the planner that steps are slow.
+			sampled := make([]batch.Sampled, len(step.Samples))
+			for i := range sampled {
+				sampled[i].Token = fillToken(m, i+1)
+			}
+			sched.Commit(now, batch.Result{Sampled: sampled})
 		}
 	}
 	return nil
+}
+
+// compute makes a planned step on the model.
+func compute(m Model, step *batch.Step) error {
+	apply := func(ops []batch.Op) error {
+		for _, op := range ops {
+			var err error
+			if op.Kind == batch.OpCopy {
+				err = m.Copy(op.Src, op.Seq, op.P0, op.P1)
+			} else {
+				err = m.Remove(op.Seq, op.P0, op.P1)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := apply(step.Ops); err != nil {
+		return err
+	}
+	if len(step.Rows) > 0 {
+		if err := decode(m, step.Rows); err != nil {
+			return err
+		}
+	}
+	return apply(step.After)
 }
 
 // warmed is a shape's cost: span cells in use, duration of a run with everything compiled.
