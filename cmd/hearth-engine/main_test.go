@@ -49,13 +49,22 @@ type one struct{ plan supervisor.Plan }
 func (o one) Resolve(context.Context, string) (supervisor.Plan, error) { return o.plan, nil }
 
 // load starts a worker on a model file and returns the model and its pool.
-func load(t testing.TB, spec engine.LoadSpec) (engine.Model, *supervisor.Pool) {
+func load(t testing.TB, spec engine.LoadSpec, env ...string) (engine.Model, *supervisor.Pool) {
 	t.Helper()
 	b := testBundle(t)
-	spec.Name, spec.Backend, spec.MMap = "m", "cpu", true
+	if mesa, err := filepath.Abs("../../build/testmesa/lib"); err == nil {
+		b = b.WithLibraryPath(mesa) // for the software Vulkan driver
+	}
+	if dirs := os.Getenv("HEARTH_TEST_LIBRARY_PATH"); dirs != "" { // where a machine keeps its own driver
+		b = b.WithLibraryPath(strings.Split(dirs, ":")...)
+	}
+	spec.Name, spec.MMap = "m", true
+	if spec.Backend == "" {
+		spec.Backend = "cpu"
+	}
 	// One thread: a team of spinning OpenMP threads crawls when other tests want the cores.
 	spec.Threads = 1
-	plan := supervisor.Plan{Label: "cpu", Spec: spec, Launch: func(args ...string) supervisor.Command {
+	plan := supervisor.Plan{Label: spec.Backend, Spec: spec, Env: env, Launch: func(args ...string) supervisor.Command {
 		return supervisor.Command(b.Command(os.Args[0], append(args, "--bundle", b.Dir)...))
 	}}
 	p, err := supervisor.New(supervisor.Config{
@@ -433,6 +442,34 @@ func dot(a, b []float32) float64 {
 	return s
 }
 
+// The same greedy prompt gives the same first tokens on both backends.
+func TestVulkanAgreesWithTheCPU(t *testing.T) {
+	icd := os.Getenv("HEARTH_TEST_VK_DRIVER_FILES")
+	if icd == "" {
+		t.Skip("HEARTH_TEST_VK_DRIVER_FILES names no Vulkan driver")
+	}
+	path := toy(t, toygguf.Spec{Kind: toygguf.Llama, LogitScale: 8})
+	spec := engine.LoadSpec{Path: path, Context: 512, MaxSequences: 4, Chunk: 64}
+	cpu, _ := load(t, spec)
+	spec.Backend, spec.GPULayers = "vulkan", -1
+	// A software driver is left out of the list unless it is asked for.
+	gpu, _ := load(t, spec, "VK_DRIVER_FILES="+icd, "GGML_VK_VISIBLE_DEVICES=0")
+	if d := gpu.Info().Device; !strings.HasPrefix(d.Name, "Vulkan") {
+		t.Fatalf("the model is on %+v", d)
+	}
+	for _, f := range gpu.Info().Features {
+		if !f.On {
+			t.Errorf("feature %s is off: %s", f.Name, f.Reason)
+		}
+	}
+	for i := range 3 {
+		a, b := mustAsk(t, cpu, greedy(words(100, i), 32)), mustAsk(t, gpu, greedy(words(100, i), 32))
+		if n := same(a.tokens[0], b.tokens[0]); n < 32 {
+			t.Errorf("prompt %d: differs from token %d on", i, n)
+		}
+	}
+}
+
 func TestBadFiles(t *testing.T) {
 	good, err := os.ReadFile(toy(t, toygguf.Spec{Kind: toygguf.Llama}))
 	if err != nil {
@@ -487,6 +524,7 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"devices"}, exitUsage, "needs --plugin"},
 		{[]string{"devices", "--plugin", "/nowhere/libggml-hip.so"}, exitNoPlugin, `"event":"error"`},
 		{[]string{"devices", "--plugin", cpu}, exitOK, `"event":"done"`},
+		{[]string{"devices", "--plugin", cpu, "--gemm"}, exitOK, `"case":"q4_K","state":"done","ok":true`},
 		{[]string{"bench", "--batch", "0"}, exitUsage, "no list of positive numbers"},
 		{[]string{"bench", "--model", "/nowhere.gguf", "--bundle", b.Dir}, exitFailed, "not there"},
 	} {
@@ -511,7 +549,7 @@ func TestBenchMeasuresBothLayouts(t *testing.T) {
 			t.Fatalf("code %d: %v\n%s", code, err, errs.String())
 		}
 		r := rep.Runs
-		if len(r) != 5 || rep.Layout != layout || r[2].Tokens != 12 || r[4].Steps != 2 || r[0].PerSec <= 0 || r[3].Kind != "served" || r[3].OverRaw <= 0 {
+		if len(r) != 6 || rep.Layout != layout || r[2].Tokens != 12 || r[4].Steps != 2 || r[0].PerSec <= 0 || r[3].Kind != "served" || r[3].OverRaw <= 0 {
 			t.Errorf("report %+v", rep)
 		}
 	}
