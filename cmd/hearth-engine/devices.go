@@ -21,22 +21,17 @@ const exitNoPlugin = 3
 // line is one line of what devices prints. Each is written before the step that may end the process, so that whoever
 // reads a dead child's output sees how far it came.
 type line struct {
-	Schema       int      `json:"schema,omitempty"`
-	Event        string   `json:"event"`
-	PID          int      `json:"pid,omitempty"`
-	Plugin       string   `json:"plugin,omitempty"`
-	LlamaVersion string   `json:"llama_version,omitempty"`
-	GGMLVersion  string   `json:"ggml_version,omitempty"`
-	Registry     string   `json:"registry,omitempty"`
-	Devices      *int     `json:"devices,omitempty"`
-	Device       any      `json:"device,omitempty"` // *deviceLine, or a name beside Case
-	Case         string   `json:"case,omitempty"`
-	State        string   `json:"state,omitempty"`
-	OK           *bool    `json:"ok,omitempty"`
-	MaxError     *float64 `json:"max_error,omitempty"`
-	Millis       *float64 `json:"ms,omitempty"`
-	Stage        string   `json:"stage,omitempty"`
-	Message      string   `json:"message,omitempty"`
+	Schema       int         `json:"schema,omitempty"`
+	Event        string      `json:"event"`
+	PID          int         `json:"pid,omitempty"`
+	Plugin       string      `json:"plugin,omitempty"`
+	LlamaVersion string      `json:"llama_version,omitempty"`
+	GGMLVersion  string      `json:"ggml_version,omitempty"`
+	Registry     string      `json:"registry,omitempty"`
+	Devices      *int        `json:"devices,omitempty"`
+	Device       *deviceLine `json:"device,omitempty"`
+	Stage        string      `json:"stage,omitempty"`
+	Message      string      `json:"message,omitempty"`
 }
 
 // deviceLine describes one device of the plugin.
