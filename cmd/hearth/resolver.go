@@ -5,9 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
+	"hearth/backends/sysroot"
+	"hearth/backends/vulkan"
 	"hearth/configs"
 	"hearth/engine"
 	"hearth/engine/bundle"
@@ -66,16 +71,41 @@ func (r *resolver) Resolve(ctx context.Context, name string) (supervisor.Plan, e
 	for _, p := range places {
 		s := spec
 		s.Backend, s.Device, s.WantPCI = p.Backend, p.Device, p.WantPCI
-		plans = append(plans, supervisor.Plan{Label: p.Label, Spec: s, Env: p.Env, Launch: r.launch})
+		plans = append(plans, supervisor.Plan{Label: p.Label, Spec: s, Env: p.Env, Launch: r.launcher(p.Env)})
 	}
 	plan := plans[0]
 	plan.Fallbacks = plans[1:]
 	return plan, nil
 }
 
-// launch starts hearth-engine of the bundle.
-func (r *resolver) launch(args ...string) supervisor.Command {
-	return supervisor.Command(r.bundle.Command("hearth-engine", append(args, "--bundle", r.bundle.Dir)...))
+// launcher starts hearth-engine of the bundle, with the variables of a placement.
+func (r *resolver) launcher(env []string) func(args ...string) supervisor.Command {
+	b := r.bundle.WithLibraryPath(driverDirs(sysroot.Host(), env)...)
+	return func(args ...string) supervisor.Command {
+		return supervisor.Command(b.Command("hearth-engine", append(args, "--bundle", b.Dir)...))
+	}
+}
+
+// driverDirs are the folders of Vulkan drivers that env names by a manifest with a path in it: a Mesa outside the
+// system's library folders, whose own libraries lie beside it.
+func driverDirs(fsys sysroot.FS, env []string) []string {
+	var dirs []string
+	for _, kv := range env {
+		key, files, _ := strings.Cut(kv, "=")
+		if key != "VK_DRIVER_FILES" && key != "VK_ICD_FILENAMES" && key != "VK_ADD_DRIVER_FILES" {
+			continue
+		}
+		for _, f := range filepath.SplitList(files) {
+			icd, err := vulkan.ReadManifest(fsys, f)
+			if err != nil || icd.Library == "" || !strings.Contains(icd.LibraryName, "/") {
+				continue // the Vulkan loader says what is wrong with it
+			}
+			if d := "/" + path.Dir(icd.Library); !slices.Contains(dirs, d) {
+				dirs = append(dirs, d)
+			}
+		}
+	}
+	return dirs
 }
 
 // storeError words a failed look-up for clients.
