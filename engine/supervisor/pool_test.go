@@ -447,6 +447,40 @@ func TestReplayCarriesJournalAndSeed(t *testing.T) {
 	})
 }
 
+func TestARequestThatKillsUnreportedIsFailed(t *testing.T) {
+	inBubble(t, Config{}, anyModel{}, func(t *testing.T, p *Pool, l *memory) {
+		m, release := use(t, p, "a")
+		defer release()
+		generate := func(prompt string) engine.Stream {
+			s, err := m.Generate(t.Context(), ask(prompt, 1, 9))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		bad, waiting := generate("bad"), generate("waiting")
+		for range 2 { // neither worker lives to report an admission
+			l.worker().die(exit{code: -1, signal: 6})
+			advance(time.Second)
+			synctest.Wait()
+		}
+		if _, err := bad.Next(t.Context()); engine.KindOf(err) != engine.KindInternal {
+			t.Errorf("the request that was first in both workers ended with %v", err)
+		}
+		w := l.worker()
+		if len(w.ids) != 1 || w.ids[0] != 2 {
+			t.Fatalf("the third worker got the requests %v, want [2]", w.ids)
+		}
+		w.say(engine.Event{Tokens: []engine.Token{5}, Text: "x", Finish: engine.FinishStop, Usage: &engine.Usage{}})
+		if ev, err := waiting.Next(t.Context()); err != nil || ev.Text != "x" {
+			t.Errorf("the request that only waited: %+v, %v", ev, err)
+		}
+		if st := p.Status()[0]; st.Restarts != 2 {
+			t.Errorf("%d restarts, want 2", st.Restarts)
+		}
+	})
+}
+
 func TestSlowReaderCostsTextNotEvents(t *testing.T) {
 	inBubble(t, Config{}, anyModel{}, func(t *testing.T, p *Pool, l *memory) {
 		m, release := use(t, p, "a")

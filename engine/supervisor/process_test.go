@@ -57,7 +57,7 @@ func fakePlan(t *testing.T, name, label string, opts ...string) Plan {
 // quick makes waits short enough for tests; each is still far longer than what it bounds on a loaded machine.
 func quick(t *testing.T) Config {
 	return Config{
-		RuntimeDir: t.TempDir(), Env: []string{"PATH=/usr/bin:/bin"}, HealthEvery: 20 * time.Millisecond, Watchdog: 200 * time.Millisecond,
+		RuntimeDir: t.TempDir(), Env: []string{"PATH=/usr/bin:/bin"}, HealthEvery: 20 * time.Millisecond, Watchdog: 20 * time.Second,
 		StopGrace: 2 * time.Second, StartTimeout: 20 * time.Second, AcquireTimeout: 60 * time.Second,
 		Logger: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
@@ -114,6 +114,27 @@ func read(ctx context.Context, s engine.Stream, choices int) (text []string, tok
 		tokens[ev.Choice] = append(tokens[ev.Choice], ev.Tokens...)
 		if ev.Usage != nil {
 			u = ev.Usage
+		}
+	}
+}
+
+// await returns the status of the pool's only model once ok holds.
+func await(t *testing.T, p *Pool, ok func(Status) bool) Status {
+	t.Helper()
+	limit := time.NewTimer(time.Minute)
+	defer limit.Stop()
+	for {
+		p.mu.Lock()
+		changed := p.changed
+		p.mu.Unlock()
+		st := p.Status()[0]
+		if ok(st) {
+			return st
+		}
+		select {
+		case <-changed:
+		case <-limit.C:
+			t.Fatalf("after a minute the status is %+v", st)
 		}
 	}
 }
@@ -261,7 +282,8 @@ func TestFaultsMoveToTheFallback(t *testing.T) {
 			t.Fatalf("request %d: %q %v", i, text, err)
 		}
 	}
-	st := p.Status()[0]
+	// The third request may end before its worker does.
+	st := await(t, p, func(st Status) bool { return st.Fallbacks > 0 })
 	if st.Plan != "plan1" || st.Fallbacks != 1 || !strings.Contains(st.Fallback, "plan0") || !strings.Contains(st.Fallback, "faulted 2 times") {
 		t.Errorf("status %+v", st)
 	}
@@ -339,7 +361,11 @@ func TestWatchdogKillsAHungWorker(t *testing.T) {
 	for _, mode := range []string{"hang=1@1", "mute=1@1"} {
 		t.Run(mode, func(t *testing.T) {
 			lives := filepath.Join(t.TempDir(), "lives")
-			p := newTestPool(t, quick(t), map[string][][]string{"m": {{"lives=" + lives, mode}}})
+			cfg := quick(t)
+			if mode == "mute=1@1" {
+				cfg.Watchdog = time.Second // two unanswered checks are waited for
+			}
+			p := newTestPool(t, cfg, map[string][][]string{"m": {{"lives=" + lives, mode}}})
 			m := acquire(t, p, "m")
 			for {
 				toks, err := m.Tokenize(t.Context(), engine.TextPrompt("four"))

@@ -205,6 +205,12 @@ func (q *request) admit() {
 	q.mu.Unlock()
 }
 
+func (q *request) isAdmitted() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.admitted
+}
+
 // replay is the request as the next worker must run it: what was sent already counts as output.
 func (q *request) replay() engine.Request {
 	q.mu.Lock()
