@@ -100,10 +100,10 @@ testrocr: ## unpack a ROCr that can model a GPU into build/testrocr, for tests
 peers: ## unpack Debian's llama-server and llama-bench into build/peers
 	@$(TOOL) prefix -set peers -out build/peers $(FETCH)
 
-test-hip: testrocr ## tests that need the HIP bundle (465 MB to download)
+test-hip: testrocr testmesa ## tests that need the HIP bundle (465 MB to download)
 	@$(MAKE) build HEARTH_HIP=ON
 	@CGO_ENABLED=0 HEARTH_TEST_HIP_BUNDLE="$(CURDIR)/build/engine/hip" HEARTH_TEST_ROCR="$(CURDIR)/build/testrocr/lib" \
-		go test ./internal/fakegpu
+		HEARTH_TEST_VK_DRIVER_FILES="$(CURDIR)/build/testmesa/icd.d/lvp_icd.json" go test ./internal/fakegpu
 	@$(ENGINE_ENV) HEARTH_TEST_HIP_BUNDLE="$(CURDIR)/build/engine/hip" HEARTH_TEST_ROCR="$(CURDIR)/build/testrocr/lib" \
 		go test -exec "$(CURDIR)/build/engine/hip/run" ./engine/llama/... ./backends/... ./scripts/engine
 
