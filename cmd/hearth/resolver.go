@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"hearth/backends"
 	"hearth/backends/sysroot"
 	"hearth/backends/vulkan"
 	"hearth/configs"
@@ -33,6 +34,8 @@ type Placement struct {
 	WantPCI string // address the device must have after load; empty: any
 	Env     []string
 	Label   string // for people, such as "vulkan on 0000:03:00.0"
+	// Free is what the backend called free on the device when it was probed, in bytes.
+	Free backends.Optional[uint64]
 }
 
 // resolver makes plans for the worker pool out of the store, the settings and the engine bundle.
@@ -41,6 +44,7 @@ type resolver struct {
 	cfg     *configs.Config
 	bundle  bundle.Bundle
 	chooser Chooser
+	planner *planner
 	log     *slog.Logger
 }
 
@@ -51,7 +55,8 @@ func (r *resolver) Resolve(ctx context.Context, name string) (supervisor.Plan, e
 		return supervisor.Plan{}, storeError(name, err)
 	}
 	// The file may have changed since it was added; a worker that dies on it would say less.
-	if _, err := gguf.Open(e.Path()); err != nil {
+	f, err := gguf.Open(e.Path())
+	if err != nil {
 		r.log.Error("model file is unusable", "model", e.Name, "err", err)
 		return supervisor.Plan{}, damaged(e, err)
 	}
@@ -71,7 +76,11 @@ func (r *resolver) Resolve(ctx context.Context, name string) (supervisor.Plan, e
 	for _, p := range places {
 		s := spec
 		s.Backend, s.Device, s.WantPCI = p.Backend, p.Device, p.WantPCI
-		plans = append(plans, supervisor.Plan{Label: p.Label, Spec: s, Env: p.Env, Launch: r.launcher(p.Env)})
+		needs, err := r.planner.plan(ctx, f, int(e.Summary.ContextLength), run, p, &s)
+		if err != nil {
+			return supervisor.Plan{}, err
+		}
+		plans = append(plans, supervisor.Plan{Label: p.Label, Spec: s, Env: p.Env, Launch: r.launcher(p.Env), Needs: needs})
 	}
 	plan := plans[0]
 	plan.Fallbacks = plans[1:]
