@@ -55,6 +55,10 @@ type Pool struct {
 type Engine struct {
 	Dir    string `key:"dir" flag:"engine-dir" env:"HEARTH_ENGINE_DIR" doc:"folder of the engine bundles; empty: ../build/engine and ../lib/hearth/engine beside the program, then $data/engine and /usr/lib/hearth/engine"`
 	Bundle string `key:"bundle" flag:"bundle" env:"HEARTH_BUNDLE" doc:"name of the bundle to use; empty: what 'hearth engine use' chose, else default"`
+	// VulkanDriver chooses between the host's Mesa and the one in the bundle.
+	VulkanDriver string `key:"vulkan_driver" flag:"vulkan-driver" env:"HEARTH_VULKAN_DRIVER" default:"auto" enum:"auto,host,bundle" doc:"Vulkan driver of the workers: the host's, the bundle's (HEARTH_MESA=ON), or auto: the host's unless it is missing or too old for the GPU"`
+	// SysRoot is for tests: a captured machine whose devices are used.
+	SysRoot string `key:"sys_root" env:"HEARTH_SYS_ROOT" doc:"captured machine (folder or archive) whose devices are used, for tests; empty: this machine"`
 }
 
 // Run is how a model is loaded. Zero means that the worker decides, as the comment says.

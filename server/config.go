@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -58,6 +59,8 @@ type Deps struct {
 	Models  Models
 	Logger  *slog.Logger
 	Version string // of hearth, such as "0.1.0"
+	// Doctor answers GET /api/doctor; it keeps the network out itself. Nil: there is no such path.
+	Doctor http.Handler
 }
 
 // Defaults of Config.

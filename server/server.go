@@ -95,6 +95,9 @@ func (s *Server) routes() http.Handler {
 			}
 		}
 	}
+	if s.deps.Doctor != nil {
+		r.GET("/api/doctor", gin.WrapH(s.deps.Doctor))
+	}
 	return r
 }
 

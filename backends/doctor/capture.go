@@ -41,7 +41,7 @@ func Capture(ctx context.Context, env Env, opt CaptureOptions) (Report, sysroot.
 	f := gather(ctx, env)
 	report := judge(f)
 	a := rec.archive(strings.TrimSpace(opt.Comment)+"\n", func(name string, data []byte) ([]byte, bool) {
-		if v, ok := mesaOf(f.vk, name); ok { // what the checks took from the driver's megabytes
+		if v, ok := mesaOf(f.Inventory, name); ok { // what the checks took from the driver's megabytes
 			return []byte("excerpt of the driver library: Mesa " + v.String() + "\n"), true
 		}
 		return red.file(name, data)

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"hearth/backends/fixtures"
 	"hearth/backends/probe"
 	"hearth/backends/sysroot"
 )
@@ -21,34 +20,6 @@ func text(t *testing.T, r Report) string {
 		t.Fatal(err)
 	}
 	return b.String()
-}
-
-// TestCaptureBecomesAFixture: what --report writes gives the same report when it is read with --root.
-func TestCaptureBecomesAFixture(t *testing.T) {
-	for _, name := range fixtures.Names(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			env, err := FromTree(openDir(t, unpack(t, name)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			r, a, err := Capture(context.Background(), env, CaptureOptions{Comment: "captured " + name})
-			if err != nil {
-				t.Fatal(err)
-			}
-			dir := t.TempDir()
-			if err := sysroot.ParseArchive(a.Format()).Unpack(dir); err != nil {
-				t.Fatal(err)
-			}
-			again := report(t, openDir(t, dir))
-			if have, want := text(t, again), text(t, r); have != want {
-				t.Errorf("the archive tells another story:\n%s", firstDifference(have, want))
-			}
-			if len(a.Format()) > 1<<20 {
-				t.Errorf("the archive has %d bytes", len(a.Format()))
-			}
-		})
-	}
 }
 
 // TestCaptureRedacts plants what must not leave the machine in every place that is read.
@@ -169,7 +140,7 @@ func TestNothingOutsideTheRootIsRead(t *testing.T) {
 
 func TestFromTreeIgnoresThisMachine(t *testing.T) {
 	t.Setenv("HSA_OVERRIDE_GFX_VERSION", "garbage")
-	r := report(t, openDir(t, unpack(t, "xtx")))
+	r := report(t, open(t, archive(t, "xtx")))
 	if c := r.Find("rocr-override-syntax"); c.Status != OK {
 		t.Errorf("the environment of this process leaks into a captured tree: %+v", c)
 	}

@@ -20,9 +20,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden reports")
 
-// unpack lays a fixture out together with testdata/common.txtar (a Debian user, a RADV, the Debian HIP bundle) and, where
-// there is one, testdata/NAME.txtar, whose files replace the common ones.
-func unpack(t *testing.T, name string) string {
+// archive is a fixture together with testdata/common.txtar (a Debian user, a RADV, the Debian HIP bundle) and, where
+// there is one, testdata/NAME.txtar. A file that the machine has stands before the common one; its own extra stands before
+// both.
+func archive(t *testing.T, name string) sysroot.Archive {
 	t.Helper()
 	a := fixtures.Archive(t, name)
 	for _, extra := range []string{"common", name} {
@@ -34,12 +35,33 @@ func unpack(t *testing.T, name string) string {
 			t.Fatal(err)
 		}
 		for _, f := range sysroot.ParseArchive(text).Files {
-			a.Files = slices.DeleteFunc(a.Files, func(g sysroot.ArchiveFile) bool { return g.Name == f.Name })
-			a.Files = append(a.Files, f)
+			at := slices.IndexFunc(a.Files, func(g sysroot.ArchiveFile) bool { return g.Name == f.Name })
+			switch {
+			case at < 0:
+				a.Files = append(a.Files, f)
+			case extra == name:
+				a.Files[at] = f
+			}
 		}
 	}
+	return a
+}
+
+// open gives a fixture's archive as a machine.
+func open(t *testing.T, a sysroot.Archive) sysroot.FS {
+	t.Helper()
+	fsys, err := a.FS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fsys
+}
+
+// unpack lays a fixture's archive out on disk.
+func unpack(t *testing.T, name string) string {
+	t.Helper()
 	dir := t.TempDir()
-	if err := a.Unpack(dir); err != nil {
+	if err := archive(t, name).Unpack(dir); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -68,29 +90,51 @@ func report(t *testing.T, fsys sysroot.FS) Report {
 	return Run(context.Background(), env)
 }
 
-func TestGoldenReports(t *testing.T) {
+// TestMachines runs the doctor on every captured machine: the report is the golden one, its point is the one in verdicts,
+// and what --report writes gives the same report when it is read with --root.
+func TestMachines(t *testing.T) {
+	known := verdicts()
 	for _, name := range fixtures.Names(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := report(t, openDir(t, unpack(t, name)))
-			var b bytes.Buffer
-			if err := r.WriteText(&b, true); err != nil {
-				t.Fatal(err)
-			}
-			golden := filepath.Join("testdata", name+".golden")
-			if *update {
-				if err := os.WriteFile(golden, b.Bytes(), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
+			env, err := FromTree(open(t, archive(t, name)))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !bytes.Equal(b.Bytes(), want) {
-				t.Errorf("differs from %s (go test -update rewrites it):\n%s", golden, firstDifference(b.String(), string(want)))
+			r, captured, err := Capture(context.Background(), env, CaptureOptions{Comment: "captured " + name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			compareGolden(t, name, r)
+			if want, ok := known[name]; ok {
+				checkVerdict(t, r, want)
+			}
+			again := report(t, open(t, sysroot.ParseArchive(captured.Format())))
+			if have, want := text(t, again), text(t, r); have != want {
+				t.Errorf("the archive tells another story:\n%s", firstDifference(have, want))
+			}
+			if n := len(captured.Format()); n > 1<<20 {
+				t.Errorf("the archive has %d bytes", n)
 			}
 		})
+	}
+}
+
+func compareGolden(t *testing.T, name string, r Report) {
+	t.Helper()
+	have := []byte(text(t, r))
+	golden := filepath.Join("testdata", name+".golden")
+	if *update {
+		if err := os.WriteFile(golden, have, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(have, want) {
+		t.Errorf("differs from %s (go test -update rewrites it):\n%s", golden, firstDifference(string(have), string(want)))
 	}
 }
 
@@ -104,13 +148,16 @@ func firstDifference(have, want string) string {
 	return "one is longer"
 }
 
-// TestVerdicts holds the point of each machine in one line, so that a careless -update shows.
-func TestVerdicts(t *testing.T) {
-	for name, want := range map[string]struct {
-		broken probe.Layer
-		lead   string // a check that must have failed, or warned when broken is empty
-		works  string // "backend" of the best face that works
-	}{
+// verdictWanted is the point of a machine.
+type verdictWanted struct {
+	broken probe.Layer
+	lead   string // a check that must have failed, or warned when broken is empty
+	works  string // the backend of the first face that works
+}
+
+// verdicts holds the point of each machine in one line, so that a careless -update shows.
+func verdicts() map[string]verdictWanted {
+	return map[string]verdictWanted{
 		"xtx":               {"", "", "hip"},
 		"xtx-igpu":          {"", "gfx-mixed", "hip"},
 		"igpu-xtx":          {"", "gfx-mixed", "hip"},
@@ -125,23 +172,23 @@ func TestVerdicts(t *testing.T) {
 		"masked-container":  {"", "container-cgroup", "hip"},
 		"mi50-renoir":       {probe.LayerKernel, "kernel-render-access", "vulkan"},
 		"rx6600-igpu":       {"", "kernel-rebar", "vulkan"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := report(t, openDir(t, unpack(t, name)))
-			if r.Broken != want.broken {
-				t.Errorf("broken layer %q, want %q: %s", r.Broken, want.broken, r.Verdict)
-			}
-			if want.lead != "" {
-				c := r.Find(want.lead)
-				if c == nil || c.Status != Fail && c.Status != Warn || c.Cause == "" || c.Fix == "" || c.Source == "" || c.Evidence == "" {
-					t.Errorf("check %s: %+v", want.lead, c)
-				}
-			}
-			i := slices.IndexFunc(r.Works, func(w Working) bool { return w.Works })
-			if i < 0 || r.Works[i].Backend != want.works {
-				t.Errorf("works: %+v, want %s first", r.Works, want.works)
-			}
-		})
+	}
+}
+
+func checkVerdict(t *testing.T, r Report, want verdictWanted) {
+	t.Helper()
+	if r.Broken != want.broken {
+		t.Errorf("broken layer %q, want %q: %s", r.Broken, want.broken, r.Verdict)
+	}
+	if want.lead != "" {
+		c := r.Find(want.lead)
+		if c == nil || c.Status != Fail && c.Status != Warn || c.Cause == "" || c.Fix == "" || c.Source == "" || c.Evidence == "" {
+			t.Errorf("check %s: %+v", want.lead, c)
+		}
+	}
+	i := slices.IndexFunc(r.Works, func(w Working) bool { return w.Works })
+	if i < 0 || r.Works[i].Backend != want.works {
+		t.Errorf("works: %+v, want %s first", r.Works, want.works)
 	}
 }
 
@@ -191,7 +238,7 @@ func TestTableIsWellFormed(t *testing.T) {
 }
 
 func TestJSONShape(t *testing.T) {
-	r := report(t, openDir(t, unpack(t, "no-permission")))
+	r := report(t, open(t, archive(t, "no-permission")))
 	b, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +266,7 @@ func TestJSONShape(t *testing.T) {
 }
 
 func TestAllowCPU(t *testing.T) {
-	fsys := openDir(t, unpack(t, "empty-vm"))
+	fsys := open(t, archive(t, "empty-vm"))
 	env, err := FromTree(fsys)
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"hearth/backends"
 	"hearth/backends/probe"
 	"hearth/backends/sysroot"
-	"hearth/backends/vulkan"
 )
 
 // Env is what Run looks at. FS alone is needed; everything else narrows what is "unknown" in the report.
@@ -18,49 +17,17 @@ type Env struct {
 	Environ backends.Environ
 	// Bundle is the engine bundle in use; nil when there is none.
 	Bundle *Bundle
+	// NoBundle says why Bundle is nil, when one was looked for.
+	NoBundle string
 	// Probe starts the plugin of a backend (backends.HIP or Vulkan) in a child, with additions to its environment. Nil:
 	// plugins are not started, and what only they can tell stays unknown. It is called only when a GPU is there.
 	Probe func(ctx context.Context, backend string, env []string) (probe.Result, error)
-	// KernelLog returns the kernel's messages, one a line. Nil, or an error: unknown.
-	KernelLog func(ctx context.Context) (string, error)
 	// VulkanDriver is the setting vulkan_driver: auto (or ""), host, bundle.
 	VulkanDriver string
+	// KernelLog returns the kernel's messages, one a line. Nil, or an error: unknown.
+	KernelLog func(ctx context.Context) (string, error)
 	// AllowCPU makes a machine without an AMD GPU a healthy one.
 	AllowCPU bool
-}
-
-// Bundle is what the doctor knows about an engine bundle. cmd fills it from the manifest and the files on disk; a
-// captured tree carries it as a file.
-type Bundle struct {
-	Name         string   `json:"name"`
-	LlamaVersion string   `json:"llama_version"`
-	GGMLVersion  string   `json:"ggml_version"`
-	Source       string   `json:"source"`  // "debian", "system" or "source"
-	Plugins      []string `json:"plugins"` // kinds: "cpu", "vulkan", "hip"
-	// GFXTargets are the targets the HIP plugin has code objects for, read from the library; unknown when it does not say.
-	GFXTargets backends.Optional[[]string] `json:"gfx_targets,omitzero"`
-	// BLASTargets are the targets rocBLAS has kernel files for, and BLASFallback those with slow ones only.
-	BLASTargets  backends.Optional[[]string] `json:"blas_targets,omitzero"`
-	BLASFallback []string                    `json:"blas_fallback,omitempty"`
-	// Missing are libraries that a plugin needs and the loader would not find, "libamdhip64.so.6 (needed by libggml-hip.so)".
-	Missing []string `json:"missing,omitempty"`
-	// ROCr is the version in libhsa-runtime64's file name, "1.18.0"; empty when the bundle has none.
-	ROCr string `json:"rocr,omitempty"`
-	// Mesa is the bundle's own Vulkan driver.
-	Mesa vulkan.BundleMesa `json:"mesa,omitzero"`
-}
-
-// Has says whether the bundle has a plugin of a kind; a nil bundle has none.
-func (b *Bundle) Has(kind string) bool {
-	if b == nil {
-		return false
-	}
-	for _, p := range b.Plugins {
-		if p == kind {
-			return true
-		}
-	}
-	return false
 }
 
 // ErrNotReadable is returned by Env.KernelLog functions when the log exists and this user may not read it.

@@ -8,35 +8,22 @@ import (
 	"strings"
 
 	"hearth/backends"
-	"hearth/backends/kfd"
-	"hearth/backends/ldpath"
 	"hearth/backends/probe"
 	"hearth/backends/sysroot"
-	"hearth/backends/vulkan"
 )
 
 // facts is everything the checks judge. It is filled once and then only read.
 type facts struct {
+	*machine
 	env     Env
-	sys     kfd.System
-	sysErr  error // the walk was cut off
-	agents  kfd.Agents
-	devices []backends.Device
-	vk      vulkan.Inventory
-	choice  vulkan.Choice
-	vkErr   error // the setting vulkan_driver cannot be followed
-	libs    ldpath.Path
 	user    user
 	box     container
 	cmdline []string // kernel command line
-	// log is the kernel log, logErr why it is not known; logged its symptoms.
+	// log is the kernel log, logErr why it is not known; logged its symptoms, probed those of the plugins' children.
 	log    string
 	logErr error
 	logged []probe.Finding
-	// probes are by backend; a missing entry was not run. probed are all their symptoms.
-	probes    map[string]probe.Result
-	probeErrs map[string]error
-	probed    []probe.Finding
+	probed []probe.Finding
 }
 
 // user is the process' identity.
@@ -57,25 +44,18 @@ type container struct {
 
 // gather reads everything. It never fails: what cannot be read stays unknown.
 func gather(ctx context.Context, env Env) *facts {
-	f := &facts{env: env, probes: map[string]probe.Result{}, probeErrs: map[string]error{}}
-	f.sys, f.sysErr = kfd.Read(ctx, env.FS)
-	f.agents = f.sys.Agents(env.Environ)
-	f.devices = f.sys.Devices(env.Environ)
-	f.vk = vulkan.Discover(env.FS, env.Environ)
-	f.libs = ldpath.New(env.FS, env.Environ)
+	f := &facts{env: env, machine: look(ctx, env)}
+	for _, backend := range []string{backends.HIP, backends.Vulkan} {
+		if r, ok := f.Probes[backend]; ok {
+			f.probed = append(f.probed, r.Findings...)
+		}
+	}
 	f.user = readUser(env.FS)
 	f.box = readContainer(env.FS, env.Environ)
 	if s, err := sysroot.ReadString(env.FS, "proc/cmdline"); err == nil {
 		f.cmdline = strings.Fields(s)
 	}
 	f.readLog(ctx)
-	var mesa vulkan.BundleMesa
-	if env.Bundle != nil {
-		mesa = env.Bundle.Mesa
-	}
-	f.choice, f.vkErr = vulkan.Decide(env.VulkanDriver, f.vk, mesa, f.gfx())
-	f.judgeCode()
-	f.runProbes(ctx)
 	return f
 }
 
@@ -88,84 +68,6 @@ func (f *facts) readLog(ctx context.Context) {
 	if f.logErr == nil {
 		f.logged = probe.Diagnose(f.log)
 	}
-}
-
-// runProbes starts the plugins of the bundle when there is a GPU they could find.
-func (f *facts) runProbes(ctx context.Context) {
-	if f.env.Probe == nil || !f.hasGPU() {
-		return
-	}
-	run := func(backend string, env []string) (probe.Result, error) {
-		r, err := f.env.Probe(ctx, backend, env)
-		return r, err
-	}
-	if f.env.Bundle.Has(backends.HIP) && f.agents.Fatal == nil {
-		r, err := run(backends.HIP, nil)
-		f.record(backends.HIP, r, err)
-	}
-	if f.env.Bundle.Has(backends.Vulkan) && f.choice.Driver != "" {
-		found, err := vulkan.Enumerate(ctx, func(_ context.Context, extra []string) (probe.Result, error) {
-			return run(backends.Vulkan, append(slices.Clone(f.choice.Env), extra...))
-		})
-		f.record(backends.Vulkan, found.First, err)
-		f.devices = backends.MergeVulkan(f.devices, found.List)
-	}
-}
-
-func (f *facts) record(backend string, r probe.Result, err error) {
-	if err != nil {
-		f.probeErrs[backend] = err
-		return
-	}
-	f.probes[backend] = r
-	f.probed = append(f.probed, r.Findings...)
-	if r.OK() {
-		return
-	}
-	for i := range f.devices { // a plugin that dies takes all its devices along
-		d := &f.devices[i]
-		block := backends.Block{Code: backends.BlockProbe, Text: r.Why()}
-		if backend == backends.HIP && d.HIP != nil {
-			d.HIP.Blocked = append(d.HIP.Blocked, block)
-		}
-		if backend == backends.Vulkan && d.Vulkan != nil {
-			d.Vulkan.Blocked = append(d.Vulkan.Blocked, block)
-		}
-	}
-}
-
-// hasGPU says that an AMD GPU is known to the kernel, on the PCI bus or in KFD's list.
-func (f *facts) hasGPU() bool { return len(f.sys.Cards) > 0 || len(f.gpuNodes()) > 0 }
-
-// gpuNodes are KFD's GPU nodes.
-func (f *facts) gpuNodes() []kfd.Node {
-	var out []kfd.Node
-	for _, n := range f.sys.Nodes {
-		if n.IsGPU() {
-			out = append(out, n)
-		}
-	}
-	return out
-}
-
-// gfx lists the targets of the GPUs, without repetition, integrated ones only when there is nothing else.
-func (f *facts) gfx() []string {
-	var main, rest []string
-	for _, d := range f.devices {
-		if d.GFX == "" {
-			continue
-		}
-		if d.Kind == backends.KindIntegrated {
-			rest = append(rest, d.GFX)
-		} else {
-			main = append(main, d.GFX)
-		}
-	}
-	if len(main) == 0 {
-		main = rest
-	}
-	slices.Sort(main)
-	return slices.Compact(main)
 }
 
 // symptom returns the finding with an id from a list.

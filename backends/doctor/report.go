@@ -50,11 +50,11 @@ type Working struct {
 	Why     string       `json:"why,omitempty"` // why not; or what is known only in part
 }
 
-// Exit codes of `hearth doctor`.
+// Exit codes of `hearth doctor`, apart from those of a command that failed itself.
 const (
-	ExitOK   = 0 // nothing is wrong
-	ExitWarn = 1 // the worst status is warn
-	ExitFail = 2 // the worst status is fail
+	ExitOK   = 0  // nothing is wrong
+	ExitWarn = 10 // the worst status is warn
+	ExitFail = 20 // the worst status is fail
 )
 
 // Worst is the worst status in the report; skip and unknown count as ok.

@@ -62,7 +62,7 @@ func checkBoxDevices(f *facts) outcome {
 		return skipped("not in a container")
 	}
 	var missing []string
-	if errors.Is(f.sys.KFD.Err, syscall.ENOENT) {
+	if errors.Is(f.System.KFD.Err, syscall.ENOENT) {
 		missing = append(missing, "/dev/kfd")
 	}
 	if names, err := f.env.FS.ReadDir("dev/dri"); err != nil || !strings.Contains(strings.Join(names, " "), "renderD") {
@@ -71,7 +71,7 @@ func checkBoxDevices(f *facts) outcome {
 	switch {
 	case len(missing) == 0:
 		return good(f.box.kind)
-	case !f.hasGPU() && !f.sys.Driver.Loaded:
+	case !f.HasGPU() && !f.System.Driver.Loaded:
 		return skipped("the host has no AMD GPU either")
 	}
 	return bad(f.box.kind + ", missing: " + strings.Join(missing, ", "))
@@ -81,7 +81,7 @@ func checkBoxGroups(f *facts) outcome {
 	if f.box.kind == "" {
 		return skipped("not in a container")
 	}
-	for _, a := range append(f.renders(), f.sys.KFD) {
+	for _, a := range append(f.renders(), f.System.KFD) {
 		if backends.ErrnoOf(a.Err) != syscall.EACCES {
 			continue
 		}
@@ -98,7 +98,7 @@ func checkRootless(f *facts) outcome {
 	if !f.user.mapped || f.box.kind == "" {
 		return skipped("not a rootless container")
 	}
-	for _, a := range append(f.renders(), f.sys.KFD) {
+	for _, a := range append(f.renders(), f.System.KFD) {
 		if backends.ErrnoOf(a.Err) == syscall.EACCES {
 			return bad(f.nodeEvidence(a))
 		}
@@ -116,7 +116,7 @@ func checkSELinux(f *facts) outcome {
 	if f.box.kind == "" {
 		return good("")
 	}
-	for _, a := range append(f.renders(), f.sys.KFD) {
+	for _, a := range append(f.renders(), f.System.KFD) {
 		if backends.ErrnoOf(a.Err) == syscall.EACCES {
 			return warning("enforcing, and " + f.nodeEvidence(a))
 		}
@@ -126,7 +126,7 @@ func checkSELinux(f *facts) outcome {
 
 func checkCgroup(f *facts) outcome {
 	masked := 0
-	for _, n := range f.sys.Nodes {
+	for _, n := range f.System.Nodes {
 		refused := false
 		for _, p := range n.Problems {
 			refused = refused || p.Errno() == syscall.EPERM || p.Errno() == syscall.EACCES && strings.HasSuffix(p.Path, "gpu_id")
@@ -145,23 +145,23 @@ func checkSeccomp(f *facts) outcome {
 	if f.box.kind == "" || !f.user.seccomp {
 		return skipped("no seccomp filter of a container")
 	}
-	if len(f.gpuNodes()) < 2 {
+	if len(f.GPUNodes()) < 2 {
 		return good("one GPU does not need it")
 	}
 	return warning("a seccomp filter is active and there are several GPUs")
 }
 
 func checkWSL(f *facts) outcome {
-	if !f.sys.WSL {
+	if !f.System.WSL {
 		return skipped("not WSL")
 	}
-	if f.sys.KFD.OK() {
+	if f.System.KFD.OK() {
 		return good("/dev/kfd is there as well")
 	}
 	v, _ := f.env.Environ.Lookup("HSA_ENABLE_DXG_DETECTION")
-	lib := f.libs.Find("librocdxg.so")
+	lib := f.Libs.Find("librocdxg.so")
 	if lib == "" {
-		lib = f.libs.Find("librocdxg.so.1")
+		lib = f.Libs.Find("librocdxg.so.1")
 	}
 	if v == "1" && lib != "" {
 		return warning("/dev/dxg with librocdxg: hearth cannot see the GPU's memory and sensors there")

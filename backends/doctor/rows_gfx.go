@@ -73,7 +73,7 @@ func libRows() []row {
 func checkCode(f *facts) outcome {
 	var none, notes []string
 	covered, override := true, ""
-	for _, d := range f.devices {
+	for _, d := range f.Devices {
 		if d.HIP == nil || d.GFX == "" {
 			continue
 		}
@@ -108,15 +108,15 @@ func checkCode(f *facts) outcome {
 }
 
 func (f *facts) hasDiscrete() bool {
-	return slices.ContainsFunc(f.devices, func(d backends.Device) bool { return d.Kind == backends.KindDiscrete })
+	return slices.ContainsFunc(f.Devices, func(d backends.Device) bool { return d.Kind == backends.KindDiscrete })
 }
 
 func checkMixedGFX(f *facts) outcome {
-	if len(f.gpuNodes()) < 2 {
+	if len(f.GPUNodes()) < 2 {
 		return skipped("one GPU")
 	}
 	var with, without []string
-	for _, d := range f.devices {
+	for _, d := range f.Devices {
 		if d.HIP == nil || !d.HIP.HIPIndex.Known() {
 			continue
 		}
@@ -135,31 +135,25 @@ func checkMixedGFX(f *facts) outcome {
 
 func checkBLAS(f *facts) outcome {
 	b := f.env.Bundle
-	if !b.BLASTargets.Known() {
-		return unknown("the bundle's rocBLAS files were not looked at")
+	if b.BLAS == nil {
+		return unknown("rocBLAS's kernel files were not looked at")
 	}
 	var missing, slow []string
 	covered := true
-	for _, d := range f.devices {
-		if d.HIP == nil || d.GFX == "" || d.HIP.Support.Class == backends.SupportNone {
+	for _, d := range f.Devices {
+		if d.HIP == nil || d.GFX == "" || d.HIP.Support.Class == backends.SupportNone || d.HIP.Support.Class == backends.SupportOverride {
 			continue // reported by gfx-code-object
 		}
-		target := first(d.HIP.Support.Target, d.HIP.GFX)
-		if strings.HasSuffix(target, "-generic") || target == "amdgcnspirv" {
-			target = d.HIP.GFX
+		files := b.BLAS[d.HIP.GFX]
+		switch {
+		case files.Index && files.Tuned > 0:
+		case files.Index:
+			slow = append(slow, d.HIP.GFX)
+		case d.Kind == backends.KindIntegrated && f.hasDiscrete():
+		default:
+			missing = append(missing, describe(d))
+			covered = covered && f.vulkanCovers(d)
 		}
-		if slices.Contains(b.BLASTargets.Or(nil), target) {
-			continue
-		}
-		if slices.Contains(b.BLASFallback, target) {
-			slow = append(slow, target)
-			continue
-		}
-		if d.Kind == backends.KindIntegrated && f.hasDiscrete() {
-			continue
-		}
-		missing = append(missing, describe(d))
-		covered = covered && f.vulkanCovers(d)
 	}
 	switch {
 	case len(missing) > 0:
@@ -169,9 +163,10 @@ func checkBLAS(f *facts) outcome {
 		}
 		return o
 	case len(slow) > 0:
-		return warning("only fallback kernels for "+strings.Join(slow, " ")).because("rocBLAS has no tuned kernels for the target: prefill is slow", "compare with the Vulkan backend (hearth compare)")
+		return warning("only fallback kernels for "+strings.Join(slow, " ")).
+			because("rocBLAS has no tuned kernels for the target: prefill is slow", "compare with the Vulkan backend (hearth compare)")
 	}
-	return good("")
+	return good("files for " + strings.Join(b.BLAS.Processors(), " "))
 }
 
 func checkLibPath(f *facts, variable string) outcome {

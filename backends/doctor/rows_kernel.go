@@ -136,14 +136,14 @@ func kernelLogRows() []row {
 }
 
 func checkPresent(f *facts) outcome {
-	if f.hasGPU() {
+	if f.HasGPU() {
 		var names []string
-		for _, d := range f.devices {
+		for _, d := range f.Devices {
 			names = append(names, describe(d))
 		}
 		return good(strings.Join(names, ", "))
 	}
-	if f.sys.WSL {
+	if f.System.WSL {
 		return skipped("WSL shows GPUs through /dev/dxg, see wsl-dxg")
 	}
 	if f.env.AllowCPU {
@@ -172,7 +172,7 @@ func checkCmdline(f *facts) outcome {
 		switch {
 		case p == "nomodeset",
 			(key == "modprobe.blacklist" || key == "module_blacklist") && slices.Contains(strings.Split(value, ","), "amdgpu"):
-			if f.hasGPU() {
+			if f.HasGPU() {
 				return bad(p)
 			}
 			return warning(p)
@@ -182,19 +182,19 @@ func checkCmdline(f *facts) outcome {
 }
 
 func checkModule(f *facts) outcome {
-	if !f.sys.Driver.Loaded {
+	if !f.System.Driver.Loaded {
 		return bad("/sys/module/amdgpu does not exist")
 	}
-	if f.sys.Driver.Version != "" {
-		return good("out-of-tree amdgpu " + f.sys.Driver.Version + " on kernel " + f.sys.Driver.Kernel)
+	if f.System.Driver.Version != "" {
+		return good("out-of-tree amdgpu " + f.System.Driver.Version + " on kernel " + f.System.Driver.Kernel)
 	}
-	return good("kernel " + f.sys.Driver.Kernel)
+	return good("kernel " + f.System.Driver.Kernel)
 }
 
 func checkBound(f *facts) outcome {
 	var wrong []string
 	bound := 0
-	for _, c := range f.sys.Cards {
+	for _, c := range f.System.Cards {
 		switch c.Driver {
 		case "amdgpu":
 			bound++
@@ -223,9 +223,9 @@ func (f *facts) boxed(o outcome) outcome {
 }
 
 func checkKFDNode(f *facts) outcome {
-	if errors.Is(f.sys.KFD.Err, syscall.ENOENT) {
+	if errors.Is(f.System.KFD.Err, syscall.ENOENT) {
 		evidence := "/dev/kfd does not exist, amdgpu is loaded"
-		if f.sys.Driver.KFDMajor.Known() {
+		if f.System.Driver.KFDMajor.Known() {
 			evidence = "/dev/kfd does not exist, although the kernel has KFD (/proc/devices)"
 		}
 		return f.boxed(bad(evidence))
@@ -234,11 +234,11 @@ func checkKFDNode(f *facts) outcome {
 }
 
 func checkKFDOpen(f *facts) outcome {
-	err := f.sys.KFD.Err
+	err := f.System.KFD.Err
 	if err == nil {
 		return good("")
 	}
-	o := bad(f.nodeEvidence(f.sys.KFD))
+	o := bad(f.nodeEvidence(f.System.KFD))
 	switch errno := backends.ErrnoOf(err); errno {
 	case syscall.EACCES:
 		return o
@@ -285,12 +285,12 @@ func (f *facts) renders() []kfd.Access {
 			out = append(out, a)
 		}
 	}
-	for _, c := range f.sys.Cards {
+	for _, c := range f.System.Cards {
 		for _, a := range c.Renders {
 			add(a)
 		}
 	}
-	for _, n := range f.gpuNodes() {
+	for _, n := range f.GPUNodes() {
 		add(n.Render)
 	}
 	return out
@@ -334,8 +334,8 @@ func checkGroups(f *facts) outcome {
 	}
 	var missing []string
 	nodes := f.renders()
-	if f.sys.KFD.Path != "" {
-		nodes = append(nodes, f.sys.KFD)
+	if f.System.KFD.Path != "" {
+		nodes = append(nodes, f.System.KFD)
 	}
 	for _, a := range nodes {
 		node, err := f.env.FS.Stat(strings.TrimPrefix(a.Path, "/"))
@@ -356,32 +356,32 @@ func checkGroups(f *facts) outcome {
 
 func checkTopology(f *facts) outcome {
 	listed := map[backends.PCI]bool{}
-	for _, n := range f.gpuNodes() {
+	for _, n := range f.GPUNodes() {
 		listed[n.PCI()] = true
 	}
 	var missing []string
 	covered := true
-	for _, d := range f.devices {
+	for _, d := range f.Devices {
 		if d.HIP == nil && d.PCI != "" && !listed[d.PCI] && f.driverOf(d.PCI) == "amdgpu" {
 			missing = append(missing, describe(d))
 			covered = covered && f.vulkanCovers(d)
 		}
 	}
 	if len(missing) == 0 {
-		return good(count(len(f.gpuNodes()), "GPU node"))
+		return good(count(len(f.GPUNodes()), "GPU node"))
 	}
-	if f.box.kind != "" && len(f.gpuNodes()) > 0 {
-		return good(count(len(f.gpuNodes()), "GPU node") + ", the container masks others")
+	if f.box.kind != "" && len(f.GPUNodes()) > 0 {
+		return good(count(len(f.GPUNodes()), "GPU node") + ", the container masks others")
 	}
 	o := bad("no KFD node for " + strings.Join(missing, ", "))
-	if len(f.gpuNodes()) > 0 || covered { // something is left to run on
+	if len(f.GPUNodes()) > 0 || covered { // something is left to run on
 		o.status = Warn
 	}
 	return o
 }
 
 func (f *facts) driverOf(pci backends.PCI) string {
-	for _, c := range f.sys.Cards {
+	for _, c := range f.System.Cards {
 		if c.PCI == pci {
 			return c.Driver
 		}
@@ -390,106 +390,13 @@ func (f *facts) driverOf(pci backends.PCI) string {
 }
 
 func checkCWSRKeys(f *facts) outcome {
-	for _, n := range f.gpuNodes() {
+	for _, n := range f.GPUNodes() {
 		// The mismatch is on record for these alone.
 		if gfx := n.GFX(); strings.HasPrefix(gfx, "gfx115") || gfx == "gfx1012" {
 			if !n.Prop("cwsr_size").Known() {
-				return warning(fmt.Sprintf("node %d (%s) has no cwsr_size, kernel %s", n.Number, gfx, f.sys.Driver.Kernel))
+				return warning(fmt.Sprintf("node %d (%s) has no cwsr_size, kernel %s", n.Number, gfx, f.System.Driver.Kernel))
 			}
 		}
 	}
 	return good("")
-}
-
-func checkReBAR(f *facts) outcome {
-	var off []string
-	for _, d := range f.devices {
-		if large, ok := d.Memory.LargeBAR.Get(); ok && !large && d.Kind != backends.KindIntegrated {
-			s := describe(d)
-			if v, ok := d.Memory.VisibleTotal.Get(); ok {
-				s += fmt.Sprintf(": %d of %d MiB visible", v>>20, d.Memory.VRAMTotal.Or(0)>>20)
-			}
-			off = append(off, s)
-		}
-	}
-	if len(off) > 0 {
-		return warning(strings.Join(off, ", "))
-	}
-	return good("")
-}
-
-// checkTTM warns when an APU is the best GPU and its share of the memory is the kernel's default.
-func checkTTM(f *facts) outcome {
-	total, ok := f.sys.MemTotal.Get()
-	for _, d := range f.devices {
-		if d.Kind != backends.KindIntegrated {
-			return skipped("there is a discrete GPU")
-		}
-	}
-	for _, d := range f.devices {
-		gtt, known := d.Memory.GTTTotal.Get()
-		if !ok || !known {
-			return unknown("the size of GTT or of the memory is not known")
-		}
-		if gtt <= total*6/10 && total > 16<<30 {
-			return warning(fmt.Sprintf("%s may map %d of %d MiB", d.Name, gtt>>20, total>>20))
-		}
-	}
-	return good("")
-}
-
-func checkPCIe(f *facts) outcome {
-	var slow []string
-	for _, c := range f.sys.Cards {
-		width, ok := c.PCIe.Width.Get()
-		if slot, known := c.PCIe.SlotWidth.Get(); known && (!ok || slot < width) {
-			width, ok = slot, true
-		}
-		most, known := c.PCIe.MaxWidth.Get()
-		// Below x8 it shows; a sleeping card may have given lanes up.
-		if ok && known && width > 0 && width < 8 && width < most && c.Runtime != "suspended" {
-			slow = append(slow, fmt.Sprintf("%s has x%d of x%d", c.PCI, width, most))
-		}
-	}
-	if len(slow) > 0 {
-		return warning(strings.Join(slow, ", "))
-	}
-	return good("")
-}
-
-func checkIOMMU(f *facts) outcome {
-	discrete := 0
-	for _, d := range f.devices {
-		if d.Kind == backends.KindDiscrete && d.RenderNode != "" {
-			discrete++
-		}
-	}
-	if discrete < 2 {
-		return skipped("fewer than two discrete GPUs")
-	}
-	for _, p := range f.cmdline {
-		switch p {
-		case "iommu=pt", "iommu=off", "amd_iommu=off", "intel_iommu=off", "iommu.passthrough=1":
-			return good(p)
-		}
-	}
-	if len(f.cmdline) == 0 {
-		return unknown("/proc/cmdline is not readable")
-	}
-	return warning("neither iommu=pt nor iommu=off is on the kernel command line")
-}
-
-func checkSysfs(f *facts) outcome {
-	if f.sysErr != nil {
-		return bad("the walk was cut off: " + f.sysErr.Error())
-	}
-	var problems []backends.Problem
-	problems = append(problems, f.sys.Problems...)
-	for _, d := range f.devices {
-		problems = append(problems, d.Problems...)
-	}
-	if len(problems) == 0 {
-		return good("")
-	}
-	return warning(fmt.Sprintf("%s, the first: %s", count(len(problems), "file"), problems[0].Error()))
 }

@@ -124,6 +124,9 @@ func vulkanRows() []row {
 
 func checkBundle(f *facts) outcome {
 	b := f.env.Bundle
+	if b == nil && f.env.NoBundle != "" {
+		return bad(f.env.NoBundle)
+	}
 	if b == nil {
 		return unknown("no engine bundle was named")
 	}
@@ -136,10 +139,10 @@ func checkBundle(f *facts) outcome {
 
 // checkProbe judges a plugin's child. A GPU that the other backend serves makes it a warning.
 func checkProbe(f *facts, backend string) outcome {
-	if err := f.probeErrs[backend]; err != nil {
+	if err := f.ProbeErrs[backend]; err != nil {
 		return unknown("the child could not be started: " + err.Error())
 	}
-	r, ok := f.probes[backend]
+	r, ok := f.Probes[backend]
 	if !ok {
 		return skipped(f.noProbe(backend))
 	}
@@ -151,7 +154,7 @@ func checkProbe(f *facts, backend string) outcome {
 		return good(evidence)
 	}
 	o := bad(fmt.Sprintf("%s at stage %q", r.Exit, r.Stage))
-	if backend == backends.HIP && len(f.devices) > 0 && !slices.ContainsFunc(f.devices, func(d backends.Device) bool { return !f.vulkanCovers(d) }) {
+	if backend == backends.HIP && len(f.Devices) > 0 && !slices.ContainsFunc(f.Devices, func(d backends.Device) bool { return !f.vulkanCovers(d) }) {
 		o.status = Warn
 	}
 	if len(r.Findings) > 0 && !r.Findings[0].Harmless {
@@ -161,7 +164,7 @@ func checkProbe(f *facts, backend string) outcome {
 }
 
 func checkAPU(f *facts) outcome {
-	for _, d := range f.devices {
+	for _, d := range f.Devices {
 		if strings.HasPrefix(d.GFX, "gfx115") && d.HIP != nil && d.HIP.Usable() {
 			return warning(describe(d) + " with ggml " + f.env.Bundle.GGMLVersion)
 		}
@@ -201,29 +204,29 @@ func noted() []string {
 }
 
 func checkVkEnv(f *facts) outcome {
-	if f.vk.Source == "" {
+	if f.Inventory.Source == "" {
 		return good("not set")
 	}
-	for _, p := range f.vk.Problems {
-		if slices.Contains(f.vk.Searched, p.Path) {
-			return bad(f.vk.Source + ": " + p.Error())
+	for _, p := range f.Inventory.Problems {
+		if slices.Contains(f.Inventory.Searched, p.Path) {
+			return bad(f.Inventory.Source + ": " + p.Error())
 		}
 	}
-	if len(f.vk.ICDs) == 0 {
-		return bad(f.vk.Source + " names no manifest: " + strings.Join(f.vk.Searched, " "))
+	if len(f.Inventory.ICDs) == 0 {
+		return bad(f.Inventory.Source + " names no manifest: " + strings.Join(f.Inventory.Searched, " "))
 	}
-	return good(f.vk.Source + ": " + strings.Join(f.vk.Searched, " "))
+	return good(f.Inventory.Source + ": " + strings.Join(f.Inventory.Searched, " "))
 }
 
 func checkVkDriver(f *facts) outcome {
-	if f.vkErr != nil {
-		return bad(f.vkErr.Error()).because("vulkan_driver cannot be followed", "vulkan_driver: auto")
+	if f.ChoiceErr != nil {
+		return bad(f.ChoiceErr.Error()).because("vulkan_driver cannot be followed", "vulkan_driver: auto")
 	}
-	if f.choice.Driver == "" {
-		return bad(f.choice.Reason)
+	if f.Choice.Driver == "" {
+		return bad(f.Choice.Reason)
 	}
 	var list []string
-	for _, i := range f.vk.ICDs {
+	for _, i := range f.Inventory.ICDs {
 		if i.Usable() {
 			s := i.Driver
 			if v, ok := i.Mesa.Get(); ok {
@@ -237,13 +240,13 @@ func checkVkDriver(f *facts) outcome {
 
 func checkVkLibrary(f *facts) outcome {
 	var missing []string
-	for _, i := range f.vk.ICDs {
+	for _, i := range f.Inventory.ICDs {
 		if i.Library == "" && i.Skipped == "" {
 			missing = append(missing, i.Manifest+" names "+i.LibraryName)
 		}
 	}
-	for _, p := range f.vk.Problems {
-		if !slices.Contains(f.vk.Searched, p.Path) {
+	for _, p := range f.Inventory.Problems {
+		if !slices.Contains(f.Inventory.Searched, p.Path) {
 			missing = append(missing, p.Error())
 		}
 	}
@@ -254,8 +257,8 @@ func checkVkLibrary(f *facts) outcome {
 }
 
 func checkVkChoice(f *facts) outcome {
-	evidence := f.choice.Driver + ": " + f.choice.Reason
-	if f.choice.Stale {
+	evidence := f.Choice.Driver + ": " + f.Choice.Reason
+	if f.Choice.Stale {
 		return warning(evidence)
 	}
 	return good(evidence)
@@ -263,7 +266,7 @@ func checkVkChoice(f *facts) outcome {
 
 func (f *facts) usableICDs(driver string) int {
 	n := 0
-	for _, i := range f.vk.ICDs {
+	for _, i := range f.Inventory.ICDs {
 		if i.Usable() && i.Driver == driver {
 			n++
 		}
@@ -272,7 +275,7 @@ func (f *facts) usableICDs(driver string) int {
 }
 
 func checkAMDVLK(f *facts) outcome {
-	if f.choice.Driver != vulkan.DriverHost || f.usableICDs(vulkan.AMDVLK)+f.usableICDs(vulkan.AMDProprietary) == 0 {
+	if f.Choice.Driver != vulkan.DriverHost || f.usableICDs(vulkan.AMDVLK)+f.usableICDs(vulkan.AMDProprietary) == 0 {
 		return good("")
 	}
 	if f.usableICDs(vulkan.RADV) == 0 {
@@ -282,10 +285,10 @@ func checkAMDVLK(f *facts) outcome {
 }
 
 func checkVkDuplicate(f *facts) outcome {
-	if f.choice.Driver == vulkan.DriverHost && f.usableICDs(vulkan.RADV) > 0 && f.usableICDs(vulkan.AMDVLK)+f.usableICDs(vulkan.AMDProprietary) > 0 {
+	if f.Choice.Driver == vulkan.DriverHost && f.usableICDs(vulkan.RADV) > 0 && f.usableICDs(vulkan.AMDVLK)+f.usableICDs(vulkan.AMDProprietary) > 0 {
 		return warning("RADV and AMD's own driver")
 	}
-	if n := f.usableICDs(vulkan.RADV); f.choice.Driver == vulkan.DriverHost && n > 1 {
+	if n := f.usableICDs(vulkan.RADV); f.Choice.Driver == vulkan.DriverHost && n > 1 {
 		return warning(count(n, "RADV manifest"))
 	}
 	return good("")
@@ -293,7 +296,7 @@ func checkVkDuplicate(f *facts) outcome {
 
 func checkVkLayers(f *facts) outcome {
 	var other []string
-	for _, l := range f.vk.Layers {
+	for _, l := range f.Inventory.Layers {
 		if !strings.Contains(l.Name, "device_select") && !slices.Contains(other, l.Name) { // Mesa's own, in every installation
 			other = append(other, l.Name)
 		}
@@ -318,12 +321,12 @@ func checkVkOrder(f *facts) outcome {
 }
 
 func checkVkMatrix(f *facts) outcome {
-	r, ok := f.probes[backends.Vulkan]
+	r, ok := f.Probes[backends.Vulkan]
 	if !ok {
 		return skipped(f.noProbe(backends.Vulkan))
 	}
 	for _, p := range r.Devices {
-		for _, d := range f.devices {
+		for _, d := range f.Devices {
 			if string(d.PCI) == p.PCIID && p.MatrixCores == "none" && vulkan.MatrixMesa(d.GFX).Known() {
 				return warning(fmt.Sprintf("%s has none with driver %s", describe(d), p.Driver))
 			}

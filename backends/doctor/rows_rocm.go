@@ -123,7 +123,7 @@ func checkROCr(f *facts) outcome {
 	if f.env.Bundle.Has(backends.HIP) && f.env.Bundle.ROCr != "" {
 		return good("libhsa-runtime64 " + f.env.Bundle.ROCr + " in the bundle")
 	}
-	if lib := f.libs.With("/opt/rocm/lib").Find("libhsa-runtime64.so.1"); lib != "" {
+	if lib := f.Libs.With("/opt/rocm/lib").Find("libhsa-runtime64.so.1"); lib != "" {
 		return good("/" + lib)
 	}
 	if !f.env.Bundle.Has(backends.HIP) {
@@ -148,10 +148,10 @@ func checkOverrideSyntax(f *facts) outcome {
 	if len(set) == 0 {
 		return good("not set")
 	}
-	if errors.Is(f.agents.Fatal, kfd.ErrOverride) {
-		return bad(f.agents.Fatal.Error())
+	if errors.Is(f.Agents.Fatal, kfd.ErrOverride) {
+		return bad(f.Agents.Fatal.Error())
 	}
-	for _, a := range f.agents.List {
+	for _, a := range f.Agents.List {
 		if a.Override != "" && !a.Index.Known() {
 			return bad(a.Hidden)
 		}
@@ -165,11 +165,11 @@ func checkOverrideScope(f *facts) outcome {
 		return good("not set")
 	}
 	hardware := map[int]string{}
-	for _, n := range f.sys.Nodes {
+	for _, n := range f.System.Nodes {
 		hardware[n.Number] = n.GFX()
 	}
 	var safe []string
-	for _, a := range f.agents.List {
+	for _, a := range f.Agents.List {
 		own := hardware[a.Node]
 		if a.Override == "" || a.GFX == own {
 			continue
@@ -193,11 +193,11 @@ func checkOverrideScope(f *facts) outcome {
 }
 
 func checkAgents(f *facts) outcome {
-	if f.agents.Fatal != nil {
-		return bad("ROCr would list nothing: " + f.agents.Fatal.Error())
+	if f.Agents.Fatal != nil {
+		return bad("ROCr would list nothing: " + f.Agents.Fatal.Error())
 	}
-	gpus, agents := f.gpuNodes(), 0
-	for _, a := range f.agents.List {
+	gpus, agents := f.GPUNodes(), 0
+	for _, a := range f.Agents.List {
 		if a.Index.Known() {
 			agents++
 		}
@@ -219,7 +219,7 @@ func checkROCRVisible(f *facts) outcome {
 		return good("not set")
 	}
 	var hidden []string
-	for _, a := range f.agents.List {
+	for _, a := range f.Agents.List {
 		if strings.HasPrefix(a.Hidden, envROCR) {
 			hidden = append(hidden, fmt.Sprintf("node %d (%s)", a.Node, a.GFX))
 		}
@@ -228,7 +228,7 @@ func checkROCRVisible(f *facts) outcome {
 	switch {
 	case len(hidden) == 0:
 		return good(fmt.Sprintf("%s=%q hides nothing", envROCR, value))
-	case len(hidden) == len(f.agents.List):
+	case len(hidden) == len(f.Agents.List):
 		return bad(evidence)
 	case hiddenDiscrete(f):
 		return warning(evidence)
@@ -238,7 +238,7 @@ func checkROCRVisible(f *facts) outcome {
 
 // hiddenDiscrete says that a discrete GPU is hidden while something else is left.
 func hiddenDiscrete(f *facts) bool {
-	for _, d := range f.devices {
+	for _, d := range f.Devices {
 		if d.HIP != nil && d.HIP.ROCrIndex.Known() && !d.HIP.HIPIndex.Known() && d.Kind != backends.KindIntegrated {
 			return true
 		}
@@ -271,7 +271,7 @@ func checkHIPLibs(f *facts) outcome {
 }
 
 func checkHIPMixed(f *facts) outcome {
-	found := f.libs.With("/opt/rocm/lib").Match("libamdhip64.so.*")
+	found := f.Libs.With("/opt/rocm/lib").Match("libamdhip64.so.*")
 	majors := map[string]string{}
 	for _, lib := range found {
 		major, _, _ := strings.Cut(strings.TrimPrefix(path.Base(lib), "libamdhip64.so."), ".")
@@ -305,9 +305,9 @@ func checkPreload(f *facts) outcome {
 }
 
 func checkHIPFilters(f *facts) outcome {
-	if len(f.agents.Notes) > 0 {
+	if len(f.Agents.Notes) > 0 {
 		var about []string
-		for _, n := range f.agents.Notes {
+		for _, n := range f.Agents.Notes {
 			if !strings.Contains(n, envOverride) {
 				about = append(about, n)
 			}
@@ -322,7 +322,7 @@ func checkHIPFilters(f *facts) outcome {
 func checkHIPVisible(f *facts) outcome {
 	visible := 0
 	var hidden []string
-	for _, a := range f.agents.List {
+	for _, a := range f.Agents.List {
 		if a.HIP.Known() {
 			visible++
 		} else if strings.HasPrefix(a.Hidden, envHIP) || strings.HasPrefix(a.Hidden, envCUDA) {
@@ -341,12 +341,12 @@ func checkHIPVisible(f *facts) outcome {
 }
 
 func checkHIPDevices(f *facts) outcome {
-	r, ok := f.probes[backends.HIP]
+	r, ok := f.Probes[backends.HIP]
 	if !ok {
 		return skipped(f.noProbe(backends.HIP))
 	}
 	want, have := map[backends.PCI]bool{}, map[backends.PCI]bool{}
-	for _, d := range f.devices {
+	for _, d := range f.Devices {
 		if d.HIP != nil && d.HIP.HIPIndex.Known() {
 			want[d.PCI] = true
 		}

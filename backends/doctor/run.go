@@ -40,7 +40,7 @@ func Run(ctx context.Context, env Env) Report {
 
 // judge runs the table over the facts.
 func judge(f *facts) Report {
-	r := Report{Schema: 1, Checks: []Check{}, Devices: f.devices}
+	r := Report{Schema: 1, Checks: []Check{}, Devices: f.Devices}
 	if r.Devices == nil {
 		r.Devices = []backends.Device{}
 	}
@@ -101,10 +101,10 @@ func (w *row) look(f *facts) outcome {
 		if w.where == inVkProbe {
 			backend = backends.Vulkan
 		}
-		if err := f.probeErrs[backend]; err != nil {
+		if err := f.ProbeErrs[backend]; err != nil {
 			return unknown("the plugin was not started: " + err.Error())
 		}
-		r, ok := f.probes[backend]
+		r, ok := f.Probes[backend]
 		if !ok {
 			return skipped(f.noProbe(backend))
 		}
@@ -143,9 +143,9 @@ func (f *facts) noProbe(backend string) string {
 		return "the engine bundle has no " + backend + " plugin"
 	case f.env.Probe == nil:
 		return "plugins were not started"
-	case backend == backends.HIP && f.agents.Fatal != nil:
+	case backend == backends.HIP && f.Agents.Fatal != nil:
 		return "ROCr cannot start"
-	case backend == backends.Vulkan && f.choice.Driver == "":
+	case backend == backends.Vulkan && f.Choice.Driver == "":
 		return "there is no Vulkan driver"
 	}
 	return "there is no GPU"
@@ -174,15 +174,21 @@ func layerStatus(checks []Check, layer probe.Layer) Status {
 	return worst
 }
 
+// noBundle is said of a captured machine without its bundle.
+const noBundle = "no engine bundle is known"
+
 // works says what can run a model now.
 func (f *facts) works() []Working {
 	var out []Working
-	for _, d := range f.devices {
+	for _, d := range f.Devices {
 		out = append(out, f.hipWorks(d), f.vulkanWorks(d))
 	}
 	cpu := Working{Backend: backends.CPU, Works: true}
-	if f.env.Bundle == nil {
+	switch {
+	case f.env.NoBundle != "":
 		cpu.Works, cpu.Why = false, "no engine bundle: run make engine"
+	case f.env.Bundle == nil:
+		cpu.Why = noBundle
 	}
 	return append(out, cpu)
 }
@@ -194,11 +200,13 @@ func (f *facts) hipWorks(d backends.Device) Working {
 		w.Why = "KFD does not list this GPU"
 	case !d.HIP.Usable():
 		w.Why = blockTexts(d.HIP.Blocked)
+	case f.env.Bundle == nil:
+		w.Why = noBundle
 	case !f.env.Bundle.Has(backends.HIP):
 		w.Why = "the engine bundle has no hip plugin (HEARTH_HIP=ON)"
 	default:
 		w.Works = true
-		if _, ok := f.probes[backends.HIP]; !ok {
+		if _, ok := f.Probes[backends.HIP]; !ok {
 			w.Why = "not tried"
 		}
 	}
@@ -207,12 +215,14 @@ func (f *facts) hipWorks(d backends.Device) Working {
 
 func (f *facts) vulkanWorks(d backends.Device) Working {
 	w := Working{Backend: backends.Vulkan, Device: d.Name, PCI: d.PCI}
-	_, probed := f.probes[backends.Vulkan]
+	_, probed := f.Probes[backends.Vulkan]
 	switch {
+	case f.env.Bundle == nil:
+		w.Why = noBundle
 	case !f.env.Bundle.Has(backends.Vulkan):
 		w.Why = "the engine bundle has no vulkan plugin"
-	case f.choice.Driver == "":
-		w.Why = first(f.choice.Reason, "no Vulkan driver")
+	case f.Choice.Driver == "":
+		w.Why = first(f.Choice.Reason, "no Vulkan driver")
 	case probed && d.Vulkan == nil:
 		w.Why = "no Vulkan driver lists this GPU"
 	case d.Vulkan != nil && !d.Vulkan.Usable():
@@ -264,7 +274,7 @@ func verdict(r *Report, f *facts) string {
 	switch {
 	case lead != nil:
 		return fmt.Sprintf("%s; the first broken layer is %q: %s", count(fails, "problem"), lead.Layer, first(lead.Cause, lead.Title))
-	case !f.hasGPU():
+	case !f.HasGPU():
 		return "no AMD GPU; models run on the CPU"
 	case warns > 0:
 		return fmt.Sprintf("no layer is broken, %s", count(warns, "warning"))

@@ -46,10 +46,13 @@ func FromTree(fsys sysroot.FS) (Env, error) {
 	if err := readJSON(fsys, TreeBundle, &env.Bundle); err != nil {
 		return env, err
 	}
-	if _, err := fsys.Stat(TreeKernelLog); err == nil {
-		env.KernelLog = func(context.Context) (string, error) {
-			b, err := fsys.ReadFile(TreeKernelLog)
-			return string(b), err
+	for _, name := range []string{TreeKernelLog, "var/log/dmesg"} { // the second: what some distributions leave there
+		if _, err := fsys.Stat(name); err == nil {
+			env.KernelLog = func(context.Context) (string, error) {
+				b, err := fsys.ReadFile(name)
+				return string(b), err
+			}
+			break
 		}
 	}
 	var probes []TreeProbe

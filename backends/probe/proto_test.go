@@ -63,7 +63,14 @@ func TestVulkanLine(t *testing.T) {
 {"event":"device","device":{"index":0,"name":"Vulkan0","type":"igpu","pci_id":"0000:C1:00.0"}}
 {"event":"done"}
 `
-	r := interpret([]byte(out), "ggml_vulkan: Found 1 Vulkan devices:\nggml_vulkan: 0 = Radeon 8060S Graphics (RADV GFX1151) (radv) | uma: 1 | fp16: 1 | bf16: 0 | warp size: 64 | shared memory: 65536 | int dot: 1 | matrix cores: KHR_coopmat\n")
+	bare := "ggml_vulkan: 0 = Radeon 8060S Graphics (RADV GFX1151) (radv) | uma: 1 | fp16: 1 | bf16: 0 | warp size: 64 | shared memory: 65536 | int dot: 1 | matrix cores: KHR_coopmat"
+	for _, log := range []string{"ggml_vulkan: Found 1 Vulkan devices:\n" + bare + "\n", `time=2026-11-30T15:00:00Z level=DEBUG msg="` + bare + `" n=1` + "\n"} {
+		checkVulkanLine(t, interpret([]byte(out), log))
+	}
+}
+
+func checkVulkanLine(t *testing.T, r Result) {
+	t.Helper()
 	d := r.Devices[0]
 	if d.Driver != "radv" || d.MatrixCores != "KHR_coopmat" || !d.UMA || d.PCIID != "0000:c1:00.0" {
 		t.Errorf("%+v", d)

@@ -27,7 +27,7 @@ const (
 // Command is a child to start: what engine/bundle makes of `hearth-engine devices --plugin PATH`.
 type Command struct {
 	Path string   // program (the bundle's loader, when it has one)
-	Argv []string // argv[1:]
+	Argv []string // argv[0] included; empty: Path alone
 	Env  []string // the whole environment; nothing is inherited
 	Dir  string
 }
@@ -76,7 +76,10 @@ func Run(ctx context.Context, c Command, deadline time.Duration) (Result, error)
 	}
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, c.Path, c.Argv...)
+	cmd := exec.CommandContext(ctx, c.Path)
+	if len(c.Argv) > 0 {
+		cmd.Args = c.Argv
+	}
 	cmd.Env, cmd.Dir = c.Env, c.Dir
 	if cmd.Env == nil {
 		cmd.Env = []string{}

@@ -11,12 +11,12 @@ import (
 //
 //	ggml_vulkan: 0 = AMD Radeon RX 7900 XTX (RADV NAVI31) (radv) | uma: 0 | fp16: 1 | ... | matrix cores: KHR_coopmat
 //
-// where the number is the position in the plugin's list. (ggml 0.27.0.)
+// where the number is the position in the plugin's list. (ggml 0.27.0.) The worker may have wrapped it into a log line.
 func addVulkanLines(devices []Device, stderr string) {
 	if !strings.Contains(stderr, "ggml_vulkan: ") {
 		return
 	}
-	re := regexp.MustCompile(`(?m)^ggml_vulkan: (\d+) = (.*) \(([^()]*)\) \| (.*)$`)
+	re := regexp.MustCompile(`ggml_vulkan: (\d+) = ([^\n]*?) \(([^()\n]*)\) \| ([^"\n]*)`)
 	for _, m := range re.FindAllStringSubmatch(stderr, -1) {
 		n, err := strconv.Atoi(m[1])
 		if err != nil {

@@ -41,7 +41,7 @@ func TestRealEngine(t *testing.T) {
 		VulkanPlugin: b.PluginsOf(bundle.KindVulkan)[0].Path, VulkanEnv: []string{"VK_DRIVER_FILES=" + drivers},
 		Command: func(args ...string) probe.Command {
 			c := b.Command("hearth-engine", args...)
-			return probe.Command{Path: c.Path, Argv: c.Argv[1:], Env: c.Env}
+			return probe.Command{Path: c.Path, Argv: c.Argv, Env: c.Env}
 		},
 		Deadline: 5 * time.Minute, Logger: slog.New(slog.DiscardHandler),
 	})

@@ -205,6 +205,12 @@ func parseManifest(b []byte) (manifest, error) {
 	return m, nil
 }
 
+// ReadManifest reads one driver manifest, with its library looked up in the given directories first: for a driver that
+// comes with the engine bundle. file and dirs count below the root.
+func ReadManifest(fsys sysroot.FS, file string, dirs ...string) (ICD, error) {
+	return readICD(fsys, ldpath.New(fsys, nil).With(dirs...), strings.TrimPrefix(file, "/"))
+}
+
 func readICD(fsys sysroot.FS, libs ldpath.Path, file string) (ICD, error) {
 	b, err := fsys.ReadFile(file)
 	if err != nil {

@@ -21,22 +21,17 @@ const exitNoPlugin = 3
 // line is one line of what devices prints. Each is written before the step that may end the process, so that whoever
 // reads a dead child's output sees how far it came.
 type line struct {
-	Schema       int      `json:"schema,omitempty"`
-	Event        string   `json:"event"`
-	PID          int      `json:"pid,omitempty"`
-	Plugin       string   `json:"plugin,omitempty"`
-	LlamaVersion string   `json:"llama_version,omitempty"`
-	GGMLVersion  string   `json:"ggml_version,omitempty"`
-	Registry     string   `json:"registry,omitempty"`
-	Devices      *int     `json:"devices,omitempty"`
-	Device       any      `json:"device,omitempty"` // *deviceLine, or a name beside Case
-	Case         string   `json:"case,omitempty"`
-	State        string   `json:"state,omitempty"`
-	OK           *bool    `json:"ok,omitempty"`
-	MaxError     *float64 `json:"max_error,omitempty"`
-	Millis       *float64 `json:"ms,omitempty"`
-	Stage        string   `json:"stage,omitempty"`
-	Message      string   `json:"message,omitempty"`
+	Schema       int         `json:"schema,omitempty"`
+	Event        string      `json:"event"`
+	PID          int         `json:"pid,omitempty"`
+	Plugin       string      `json:"plugin,omitempty"`
+	LlamaVersion string      `json:"llama_version,omitempty"`
+	GGMLVersion  string      `json:"ggml_version,omitempty"`
+	Registry     string      `json:"registry,omitempty"`
+	Devices      *int        `json:"devices,omitempty"`
+	Device       *deviceLine `json:"device,omitempty"`
+	Stage        string      `json:"stage,omitempty"`
+	Message      string      `json:"message,omitempty"`
 }
 
 // deviceLine describes one device of the plugin.
@@ -50,7 +45,10 @@ type deviceLine struct {
 	MemoryTotal uint64 `json:"memory_total"`
 }
 
-func put(w io.Writer, l line) {
+func put(w io.Writer, l line) { putJSON(w, l) }
+
+// putJSON writes one line with one write.
+func putJSON(w io.Writer, l any) {
 	b, err := json.Marshal(l)
 	if err != nil {
 		return // only strings and numbers in there
@@ -63,7 +61,7 @@ func devices(_ context.Context, in *invocation) int {
 	fs := flag.NewFlagSet("devices", flag.ContinueOnError)
 	plugin := fs.String("plugin", "", "path of the plugin (libggml-hip.so, libggml-vulkan.so, libggml-cpu-*.so)")
 	only := fs.String("device", "", "name of the only device to list")
-	gemm := fs.Bool("gemm", false, "also multiply small matrices on each device and check the result")
+	gemm := fs.Bool("gemm", false, "multiply matrices on each device and check the product")
 	if code, done := in.parse(fs); done {
 		return code
 	}
@@ -117,27 +115,36 @@ func devices(_ context.Context, in *invocation) int {
 	}
 	if *gemm {
 		for _, d := range all {
-			in.multiply(rt, d.Name)
+			multiply(in.stdout, rt, d.Name)
 		}
 	}
 	put(in.stdout, line{Event: "done"})
 	return exitOK
 }
 
-// multiply tries every kind of matrix product on a device.
-func (in *invocation) multiply(rt *llama.Runtime, device string) {
-	for _, c := range llama.GemmCases() {
-		put(in.stdout, line{Event: "gemm", Device: device, Case: string(c), State: "start"})
-		res, err := rt.Gemm(device, c)
+// gemmLine is one half of a matrix product: begun, or done.
+type gemmLine struct {
+	Event    string   `json:"event"` // "gemm"
+	Device   string   `json:"device"`
+	Case     string   `json:"case"`
+	State    string   `json:"state"` // "start" or "done"
+	OK       *bool    `json:"ok,omitempty"`
+	MaxError *float64 `json:"max_error,omitempty"` // relative, see llama.Gemm
+	Millis   *float64 `json:"ms,omitempty"`
+}
+
+// multiply runs one product for each kind of kernel that models use: rocBLAS's and the plugin's own for quantised weights.
+func multiply(w io.Writer, rt *llama.Runtime, device string) {
+	for _, typ := range []string{"f16", "f32", "q4_K"} {
+		l := gemmLine{Event: "gemm", Device: device, Case: typ, State: "start"}
+		putJSON(w, l)
+		g, err := rt.Gemm(device, typ)
 		if err != nil {
-			put(in.stdout, line{Event: "error", Stage: "gemm", Message: fmt.Sprintf("%s, %s: %v", device, c, err)})
+			put(w, line{Event: "error", Stage: "gemm", Message: err.Error()})
 			continue
 		}
-		ms := float64(res.Took.Microseconds()) / 1000
-		l := line{Event: "gemm", Device: device, Case: string(c), State: "done", OK: &res.OK, Millis: &ms}
-		if !math.IsNaN(res.MaxError) && !math.IsInf(res.MaxError, 0) { // JSON has no word for those
-			l.MaxError = &res.MaxError
-		}
-		put(in.stdout, l)
+		ok, rel, ms := g.OK(), min(g.Error, math.MaxFloat32), g.Took.Seconds()*1000 // JSON has no infinity
+		l.State, l.OK, l.MaxError, l.Millis = "done", &ok, &rel, &ms
+		putJSON(w, l)
 	}
 }

@@ -65,7 +65,7 @@ func (a *app) root() *cobra.Command {
 	for group, list := range map[string][]*cobra.Command{
 		"use":  {a.serveCmd(), a.runCmd(), a.psCmd(), a.stopCmd()},
 		"keep": {a.pullCmd(), a.listCmd(), a.showCmd(), a.rmCmd(), a.cpCmd()},
-		"look": {a.devicesCmd(), a.benchCmd(), a.engineCmd(), a.configCmd(), a.versionCmd()},
+		"look": {a.devicesCmd(), a.doctorCmd(), a.benchCmd(), a.engineCmd(), a.configCmd(), a.versionCmd()},
 	} {
 		for _, sub := range list {
 			sub.GroupID = group

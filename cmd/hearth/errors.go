@@ -31,6 +31,11 @@ type usageError struct{ reason, hint string }
 
 func (e *usageError) Error() string { return e.reason }
 
+// exitError is an exit code without a message: the command has printed all there is to say.
+type exitError struct{ code int }
+
+func (e *exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+
 // hintedError adds what to do to any error.
 type hintedError struct {
 	error
@@ -44,6 +49,9 @@ func (e *hintedError) Unwrap() error { return e.error }
 func (a *app) report(err error) int {
 	if err == nil {
 		return 0
+	}
+	if e, ok := errors.AsType[*exitError](err); ok {
+		return e.code
 	}
 	if errors.Is(err, errInterrupted) || errors.Is(err, context.Canceled) {
 		a.notef("hearth: interrupted\n")

@@ -129,7 +129,7 @@ func (c *explicitChooser) Choose(_ context.Context, e models.Entry, run configs.
 	if run.Backend == "auto" {
 		kind = bundle.KindCPU
 		if _, seen := c.warned.LoadOrStore(e.Name, struct{}{}); !seen {
-			c.log.Warn("running on the CPU; choose a GPU with --backend vulkan or --backend hip",
+			c.log.Warn("running on the CPU, the engine bundle has no GPU backend",
 				"model", e.Name, "bundle", c.bundle.Name, "backends", backendsOf(c.bundle))
 		}
 	}

@@ -147,7 +147,7 @@ func (a *app) ownServer(ctx context.Context, cmd *cobra.Command, cfg *configs.Co
 	if err != nil {
 		return nil, err
 	}
-	b, err := a.backend(cfg, store, log)
+	b, err := a.backend(cmd.Context(), cfg, store, log)
 	if err != nil {
 		listeners[0].Close()
 		return nil, err

@@ -73,7 +73,7 @@ func (a *app) serve(cmd *cobra.Command, cfg *configs.Config, name string) error 
 	if err != nil {
 		return err
 	}
-	b, err := a.backend(cfg, store, log)
+	b, err := a.backend(cmd.Context(), cfg, store, log)
 	if err != nil {
 		for _, l := range listeners {
 			l.Close()
@@ -204,7 +204,7 @@ func (a *app) ensure(ctx context.Context, cfg *configs.Config, store *models.Sto
 }
 
 // backend wires the pool and the server.
-func (a *app) backend(cfg *configs.Config, store *models.Store, log *slog.Logger) (*backend, error) {
+func (a *app) backend(ctx context.Context, cfg *configs.Config, store *models.Store, log *slog.Logger) (*backend, error) {
 	b, err := a.bundle(cfg)
 	if err != nil {
 		return nil, err
@@ -218,18 +218,22 @@ func (a *app) backend(cfg *configs.Config, store *models.Store, log *slog.Logger
 	if err := os.MkdirAll(cfg.Dirs.Runtime, 0o700); err != nil {
 		return nil, fmt.Errorf("create runtime folder: %w", err)
 	}
-	pool, err := supervisor.New(supervisor.Config{
-		RuntimeDir: cfg.Dirs.Runtime, Env: a.env, MaxResident: cfg.Pool.MaxResident, KeepAlive: cfg.Pool.KeepAlive,
-		AcquireTimeout: cfg.Pool.AcquireTimeout, Logger: log,
-	}, &resolver{store: store, cfg: cfg, bundle: b, chooser: &explicitChooser{env: a.env, bundle: b, log: log}, log: log})
+	chooser, err := a.chooser(ctx, cfg, b, log)
 	if err != nil {
 		return nil, err
 	}
-	s := &service{store: store, pool: pool}
+	pool, err := supervisor.New(supervisor.Config{
+		RuntimeDir: cfg.Dirs.Runtime, Env: a.env, MaxResident: cfg.Pool.MaxResident, KeepAlive: cfg.Pool.KeepAlive,
+		AcquireTimeout: cfg.Pool.AcquireTimeout, Logger: log,
+	}, &resolver{store: store, cfg: cfg, bundle: b, chooser: chooser, log: log})
+	if err != nil {
+		return nil, err
+	}
+	s := &service{store: store, pool: pool, passed: chooser.passedOver}
 	srv, err := server.New(server.Config{
 		APIKeys: cfg.Server.APIKeys, CORSOrigins: cfg.Server.Origins, AllowedHosts: cfg.Server.Hosts,
 		MaxBodyBytes: int64(cfg.Server.MaxBody), DefaultModel: cfg.Default, ShutdownGrace: cfg.Server.ShutdownTimeout,
-	}, server.Deps{Models: s, Logger: log, Version: version()})
+	}, server.Deps{Models: s, Logger: log, Version: version(), Doctor: a.doctorHandler(cfg)})
 	if err != nil {
 		pool.Close()
 		return nil, err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 
 	"hearth/engine"
@@ -14,6 +15,8 @@ import (
 type service struct {
 	store *models.Store
 	pool  *supervisor.Pool
+	// passed says which better backends were passed over when the model was placed, and how often; nil: none.
+	passed func(model string) (reason string, count int)
 }
 
 // Acquire implements api.Models.
@@ -61,7 +64,12 @@ func (s *service) Loaded() []api.Status {
 	for _, st := range all {
 		a := api.Status{
 			Name: st.Name, Progress: st.Progress, PID: st.PID, Restarts: st.Restarts, LoadedAt: st.Since,
-			ExpiresAt: st.Expires, FallbackReason: st.Fallback,
+			ExpiresAt: st.Expires, FallbackReason: st.Fallback, Fallbacks: st.Fallbacks,
+		}
+		if s.passed != nil {
+			reason, count := s.passed(st.Name)
+			a.Fallbacks += count
+			a.FallbackReason = cmp.Or(a.FallbackReason, reason)
 		}
 		switch st.State {
 		case supervisor.StateReady:

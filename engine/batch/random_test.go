@@ -62,9 +62,7 @@ func randomRun(t testing.TB, cfg batch.Config, seed uint64, jobs int) {
 		if ids := slices.Sorted(maps.Keys(w.jobs)); len(ids) > 0 {
 			switch id := ids[rng.IntN(len(ids))]; rng.IntN(30) {
 			case 0:
-				if !w.s.Cancel(w.now, id) {
-					t.Fatalf("job %d is not there to cancel", id)
-				}
+				w.s.Cancel(w.now, id) // false when its end is announced by the next Plan
 			case 1:
 				w.hold(id, true)
 			default:

@@ -1,7 +1,7 @@
 package llama
 
 // #include <stdlib.h>
-// #include "shim.h"
+// #include "shim_gemm.h"
 import "C"
 
 import (
@@ -10,53 +10,41 @@ import (
 	"unsafe"
 )
 
-// GemmCase is the type of the weights in Gemm.
-type GemmCase string
-
-// Cases of Gemm: HIP takes rocBLAS for the first, its own kernels for the last, which is what decoding uses.
-const (
-	GemmF16 GemmCase = "f16"
-	GemmF32 GemmCase = "f32"
-	GemmQ4K GemmCase = "q4_K"
-)
-
-// GemmCases lists them in the order in which they are worth trying.
-func GemmCases() []GemmCase { return []GemmCase{GemmF16, GemmF32, GemmQ4K} }
-
-// GemmResult is a matrix product that came back. MaxError is the largest deviation from the CPU's result over the
-// largest value of that, NaN when the device gave no numbers; OK says whether it is within what the types explain.
-type GemmResult struct {
-	OK       bool
-	MaxError float64
-	Took     time.Duration
+// Gemm is the outcome of a small matrix product on a device.
+type Gemm struct {
+	// Error is the root mean square of the difference to the CPU's double-precision product, over that of the product;
+	// +Inf when the device gave NaN or Inf.
+	Error float64
+	Took  time.Duration // of one product, kernels loaded
 }
 
-// tolerance is the error that a case's own rounding explains. Devices multiply f16 weights with activations rounded to
-// f16 and k-quants with activations rounded to 8 bits. Measured on a CPU: 2e-4, 1e-7, 4e-3; on a software Vulkan device:
-// 2e-3, 3e-4, 2e-3. A wrong kernel is off by about 1.
-func (c GemmCase) tolerance() float64 {
-	return map[GemmCase]float64{GemmF16: 0.02, GemmF32: 0.02, GemmQ4K: 0.05}[c]
-}
+// GemmTolerance is the largest Gemm.Error of a device that computes. Kernels for quantised weights round the activations
+// to 8 bits, which costs up to 0.01; a wrong layout or a race gives 0.1 and more.
+const GemmTolerance = 0.03
 
-// Gemm multiplies a 256x256 matrix of the case's type by 64 vectors on the device of that name and compares with the
-// CPU. A wrong value is a result, not an error. Errors: ErrRange for an unknown device or case, ErrCompute when the
-// device refuses or fails, ErrOutOfMemory, ErrClosed. A broken driver may end the process.
-func (r *Runtime) Gemm(device string, c GemmCase) (GemmResult, error) {
-	if r.closed.Load() {
-		return GemmResult{}, fail("gemm", ErrClosed, "")
+// OK says that the product was right.
+func (g Gemm) OK() bool { return g.Error <= GemmTolerance && !math.IsNaN(g.Error) }
+
+// Gemm multiplies a 256 x 512 matrix of ggml type typ ("f32", "f16", "q4_K") with a 512 x 64 one of f32 on the device
+// with the given name ("ROCm0"), twice. It exists for probe children: a device without kernels may end the process.
+// Errors: ErrRange for an unknown device or type, ErrCompute when the device refuses.
+func (r *Runtime) Gemm(device, typ string) (Gemm, error) {
+	devices, err := r.Devices()
+	if err != nil {
+		return Gemm{}, err
 	}
-	kind, ok := map[GemmCase]C.int32_t{GemmF16: 0, GemmF32: 1, GemmQ4K: 2}[c]
-	if !ok {
-		return GemmResult{}, fail("gemm", ErrRange, "case "+string(c))
+	index := -1
+	for i, d := range devices {
+		if d.Name == device {
+			index = i
+		}
 	}
-	name := C.CString(device)
-	defer C.free(unsafe.Pointer(name))
-	var worst, ms C.double
+	ct := C.CString(typ)
+	defer C.free(unsafe.Pointer(ct))
+	var out C.hs_gemm_result
 	var e C.hs_err
-	if rc := C.hs_gemm(name, kind, &worst, &ms, &e); rc != C.HS_OK {
-		return GemmResult{}, shimError("gemm", ErrCompute, rc, &e)
+	if rc := C.hs_gemm(C.int(index), ct, &out, &e); rc != C.HS_OK {
+		return Gemm{}, shimError("gemm "+device+" "+typ, ErrCompute, rc, &e)
 	}
-	res := GemmResult{MaxError: float64(worst), Took: time.Duration(float64(ms) * float64(time.Millisecond))}
-	res.OK = !math.IsNaN(res.MaxError) && res.MaxError <= c.tolerance()
-	return res, nil
+	return Gemm{Error: float64(out.error), Took: time.Duration(float64(out.ms) * float64(time.Millisecond))}, nil
 }

@@ -174,11 +174,6 @@ int  hs_state_size(hs_ctx *c, int32_t seq, uint32_t flags, size_t *out, hs_err *
 int  hs_state_get(hs_ctx *c, int32_t seq, uint32_t flags, uint8_t *dst, size_t cap, size_t *out, hs_err *err);
 int  hs_state_set(hs_ctx *c, int32_t seq, uint32_t flags, const uint8_t *src, size_t len, size_t *out, hs_err *err);
 
-// ---- shim_gemm.cpp: a checked matrix product ----
-
-// kind: 0 f16, 1 f32, 2 q4_K weights. max_error is relative to the largest value of the CPU's result.
-int hs_gemm(const char *device, int32_t kind, double *max_error, double *ms, hs_err *err);
-
 #ifdef __cplusplus
 }
 #endif

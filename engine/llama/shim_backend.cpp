@@ -58,6 +58,11 @@ void abort_callback(const char *msg) {
     ssize_t unused = write(STDERR_FILENO, head, sizeof head - 1);
     unused = write(STDERR_FILENO, msg, strlen(msg));
     unused = write(STDERR_FILENO, "\n", 1);
+    // What ggml logged as an error just before says more ("invalid device function"), and the log pipe dies with us.
+    if (!error_text.empty()) {
+        unused = write(STDERR_FILENO, error_text.data(), error_text.size());
+        unused = write(STDERR_FILENO, "\n", 1);
+    }
     (void) unused;
 }
 

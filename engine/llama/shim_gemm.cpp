@@ -1,7 +1,8 @@
-// shim_gemm.cpp: one small matrix product on one device, checked against the CPU.
+// shim_gemm.cpp: proof that a device computes. A driver can list a GPU for which it has no kernels; the first kernel
+// tells, and on some stacks it tells by ending the process, so this runs in a probe child.
+#include "shim_gemm.h"
 #include "shim_internal.h"
 
-#include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml.h"
 
@@ -12,96 +13,100 @@
 
 namespace {
 
-// 256x256x64: large enough that HIP takes the rocBLAS path for f16, small enough to cost nothing. 256 is also one block
-// of the k-quants.
-constexpr int64_t K = 256, N = 256, M = 64;
+// Large enough for the paths that prefill takes (rocBLAS and the quantised matrix kernels begin at a few columns).
+constexpr int64_t K = 512, rows = 256, cols = 64;
 
-struct free_context { void operator()(ggml_context *p) const { ggml_free(p); } };
-struct free_backend { void operator()(ggml_backend *p) const { ggml_backend_free(p); } };
-struct free_buffer { void operator()(ggml_backend_buffer *p) const { ggml_backend_buffer_free(p); } };
+struct free_backend { void operator()(ggml_backend_t b) const { ggml_backend_free(b); } };
+struct free_ctx { void operator()(ggml_context *c) const { ggml_free(c); } };
+struct free_buffer { void operator()(ggml_backend_buffer_t b) const { ggml_backend_buffer_free(b); } };
 
-// A fixed sequence in [-1, 1): the same values on every machine.
+bool type_by_name(const std::string &name, ggml_type *out) {
+    for (int t = 0; t < GGML_TYPE_COUNT; t++) {
+        const char *n = ggml_type_name((ggml_type) t);
+        if (n && name == n) {
+            *out = (ggml_type) t;
+            return true;
+        }
+    }
+    return false;
+}
+
+// Values between -1 and 1, the same on every machine.
 std::vector<float> values(size_t n, uint32_t seed) {
     std::vector<float> v(n);
-    uint32_t x = seed;
-    for (auto &f : v) {
-        x = x * 1664525u + 1013904223u;
-        f = (float) ((int32_t) (x >> 8) - (1 << 23)) / (float) (1 << 23);
+    for (float &x : v) {
+        seed = seed * 1664525u + 1013904223u;
+        x    = (float) (int32_t) seed / 2147483648.0f;
     }
     return v;
 }
 
-// The product of a (N rows of K) and b (M rows of K) in double, laid out as ggml does: M rows of N.
-std::vector<double> reference(const std::vector<float> &a, const std::vector<float> &b) {
-    std::vector<double> c((size_t) (N * M));
-    for (int64_t m = 0; m < M; m++)
-        for (int64_t n = 0; n < N; n++) {
-            double s = 0;
-            for (int64_t k = 0; k < K; k++) s += (double) a[(size_t) (n * K + k)] * b[(size_t) (m * K + k)];
-            c[(size_t) (m * N + n)] = s;
+// The product in double precision, of the weights as the type holds them.
+std::vector<double> reference(ggml_type type, const std::vector<uint8_t> &a, const std::vector<float> &b) {
+    std::vector<float> row(K);
+    std::vector<double> c(rows * cols);
+    const ggml_type_traits *traits = ggml_get_type_traits(type);
+    for (int64_t r = 0; r < rows; r++) {
+        const uint8_t *src = a.data() + r * ggml_row_size(type, K);
+        if (type == GGML_TYPE_F32) memcpy(row.data(), src, K * sizeof(float));
+        else traits->to_float(src, row.data(), K);
+        for (int64_t n = 0; n < cols; n++) {
+            double sum = 0;
+            for (int64_t k = 0; k < K; k++) sum += (double) row[k] * b[n * K + k];
+            c[n * rows + r] = sum;
         }
+    }
     return c;
-}
-
-// The matrix as the type stores it, and what those bytes mean.
-bool encode(ggml_type type, const std::vector<float> &a, std::vector<uint8_t> &raw, std::vector<float> &meant) {
-    raw.resize(ggml_row_size(type, K) * (size_t) N);
-    meant.resize(a.size());
-    if (type == GGML_TYPE_F32) {
-        memcpy(raw.data(), a.data(), raw.size());
-        meant = a;
-        return true;
-    }
-    ggml_quantize_chunk(type, a.data(), raw.data(), 0, N, K, nullptr);
-    const ggml_type_traits *t = ggml_get_type_traits(type);
-    if (!t || !t->to_float) return false;
-    t->to_float(raw.data(), meant.data(), N * K);
-    return true;
-}
-
-int gemm(const char *device, ggml_type type, double *max_error, double *ms, hs_err *err) {
-    ggml_backend_dev_t dev = ggml_backend_dev_by_name(device);
-    if (!dev) return hs_fail(err, HS_RANGE, std::string("no device ") + device);
-    std::unique_ptr<ggml_backend, free_backend> be(ggml_backend_dev_init(dev, nullptr));
-    if (!be) return hs_fail(err, HS_FAILED, "the device cannot be started");
-    std::unique_ptr<ggml_context, free_context> ctx(ggml_init({ggml_tensor_overhead() * 8 + ggml_graph_overhead(), nullptr, true}));
-    if (!ctx) return hs_fail(err, HS_NOMEM, "no context");
-    ggml_tensor *a = ggml_new_tensor_2d(ctx.get(), type, K, N);
-    ggml_tensor *b = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, K, M);
-    ggml_tensor *c = ggml_mul_mat(ctx.get(), a, b);
-    if (!ggml_backend_supports_op(be.get(), c)) return hs_fail(err, HS_FAILED, "the device does not multiply this type");
-    ggml_cgraph *g = ggml_new_graph(ctx.get());
-    ggml_build_forward_expand(g, c);
-    std::unique_ptr<ggml_backend_buffer, free_buffer> buf(ggml_backend_alloc_ctx_tensors(ctx.get(), be.get()));
-    if (!buf) return hs_fail(err, HS_NOMEM, "the device has no memory for it");
-    std::vector<float> va = values((size_t) (K * N), 1), vb = values((size_t) (K * M), 2), meant;
-    std::vector<uint8_t> raw;
-    if (!encode(type, va, raw, meant)) return hs_fail(err, HS_FAILED, "the type cannot be read back");
-    ggml_backend_tensor_set(a, raw.data(), 0, raw.size());
-    ggml_backend_tensor_set(b, vb.data(), 0, vb.size() * sizeof(float));
-    auto began = std::chrono::steady_clock::now();
-    ggml_status st = ggml_backend_graph_compute(be.get(), g); // waits for the device
-    *ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count();
-    if (st != GGML_STATUS_SUCCESS) return hs_fail(err, HS_FAILED, "compute ended with status " + std::to_string((int) st));
-    std::vector<float> got((size_t) (N * M));
-    ggml_backend_tensor_get(c, got.data(), 0, got.size() * sizeof(float));
-    std::vector<double> want = reference(meant, vb);
-    double largest = 0, worst = 0;
-    for (size_t i = 0; i < want.size(); i++) {
-        largest = std::max(largest, std::fabs(want[i]));
-        double d = std::fabs(want[i] - got[i]);
-        if (!(d <= worst)) worst = d; // also for NaN
-    }
-    *max_error = worst / largest;
-    return HS_OK;
 }
 
 } // namespace
 
-extern "C" int hs_gemm(const char *device, int32_t kind, double *max_error, double *ms, hs_err *err) {
-    return hs_guard(err, [&] {
-        static const ggml_type types[] = {GGML_TYPE_F16, GGML_TYPE_F32, GGML_TYPE_Q4_K};
-        if (kind < 0 || kind > 2) return hs_fail(err, HS_RANGE, "no such case");
-        return gemm(device, types[kind], max_error, ms, err);
+int hs_gemm(int i, const char *type_name, hs_gemm_result *out, hs_err *err) {
+    return hs_guard(err, [&]() -> int {
+        *out = {};
+        ggml_type type;
+        if (i < 0 || (size_t) i >= ggml_backend_dev_count()) return hs_fail(err, HS_RANGE, "no such device");
+        if (!type_by_name(type_name, &type)) return hs_fail(err, HS_RANGE, "no such type");
+        // Removed types have a block size of 0; some need an importance matrix, which would abort.
+        if (ggml_blck_size(type) <= 0 || K % ggml_blck_size(type) != 0 || ggml_quantize_requires_imatrix(type) ||
+            (type != GGML_TYPE_F32 && !ggml_get_type_traits(type)->to_float)) return hs_fail(err, HS_RANGE, "this type is not for weights");
+        std::vector<float> wa = values(K * rows, 1), b = values(K * cols, 2);
+        std::vector<uint8_t> a(ggml_row_size(type, K) * rows);
+        if (type == GGML_TYPE_F32) memcpy(a.data(), wa.data(), a.size());
+        else ggml_quantize_chunk(type, wa.data(), a.data(), 0, rows, K, nullptr);
+
+        std::unique_ptr<ggml_backend, free_backend> backend(ggml_backend_dev_init(ggml_backend_dev_get(i), nullptr));
+        if (!backend) return hs_fail(err, HS_FAILED, "the device does not start");
+        ggml_init_params params = {ggml_tensor_overhead() * 8 + ggml_graph_overhead(), nullptr, true};
+        std::unique_ptr<ggml_context, free_ctx> ctx(ggml_init(params));
+        if (!ctx) return hs_fail(err, HS_NOMEM, "");
+        ggml_tensor *ta = ggml_new_tensor_2d(ctx.get(), type, K, rows);
+        ggml_tensor *tb = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, K, cols);
+        ggml_tensor *tc = ggml_mul_mat(ctx.get(), ta, tb);
+        if (!ggml_backend_supports_op(backend.get(), tc)) return hs_fail(err, HS_FAILED, "the device does not multiply this type");
+        ggml_cgraph *graph = ggml_new_graph(ctx.get());
+        ggml_build_forward_expand(graph, tc);
+        std::unique_ptr<ggml_backend_buffer, free_buffer> buffer(ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()));
+        if (!buffer) return hs_fail(err, HS_NOMEM, "the device's memory is full");
+        ggml_backend_tensor_set(ta, a.data(), 0, a.size());
+        ggml_backend_tensor_set(tb, b.data(), 0, b.size() * sizeof(float));
+
+        for (int run = 0; run < 2; run++) {
+            auto begin = std::chrono::steady_clock::now();
+            if (ggml_backend_graph_compute(backend.get(), graph) != GGML_STATUS_SUCCESS) return hs_fail(err, HS_FAILED, "the product failed");
+            out->ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+        }
+        std::vector<float> c(rows * cols);
+        ggml_backend_tensor_get(tc, c.data(), 0, c.size() * sizeof(float));
+        std::vector<double> want = reference(type, a, b);
+        double diff = 0, norm = 0;
+        for (size_t n = 0; n < c.size(); n++) {
+            double d = c[n] - want[n];
+            diff += d * d;
+            norm += want[n] * want[n];
+        }
+        out->error = std::sqrt(diff / norm);
+        if (!std::isfinite(out->error)) out->error = HUGE_VAL;
+        return HS_OK;
     });
 }

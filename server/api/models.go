@@ -64,6 +64,8 @@ type Status struct {
 	ExpiresAt time.Time // when it is unloaded if nobody uses it; zero: never
 	// FallbackReason says why the model does not run on the backend that was asked for; empty: it does.
 	FallbackReason string
+	// Fallbacks counts how often the model was placed on a lesser backend, since the server started.
+	Fallbacks int
 	// Err says why State is StateFailed.
 	Err string
 }

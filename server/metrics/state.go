@@ -14,7 +14,7 @@ type stateCollector struct {
 
 type descs struct {
 	loaded, progress, running, waiting, cells, vram, restarts *prometheus.Desc
-	steps, preemptions, evictions, fallback                   *prometheus.Desc
+	steps, preemptions, evictions, fallback, fallbacks        *prometheus.Desc
 }
 
 func stateDescs() descs {
@@ -33,13 +33,14 @@ func stateDescs() descs {
 		preemptions: desc("hearth_preemptions_total", "Requests that gave up their KV cells to others."),
 		evictions:   desc("hearth_prefix_evictions_total", "Prefixes dropped from the cache."),
 		fallback:    desc("hearth_model_backend_fallback", "1 when the model runs on another backend than was asked for."),
+		fallbacks:   desc("hearth_backend_fallback_total", "Placements of the model on a lesser backend, because a better one could not run it or faulted."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 	d := c.descs
-	for _, desc := range []*prometheus.Desc{d.loaded, d.progress, d.running, d.waiting, d.cells, d.vram, d.restarts, d.steps, d.preemptions, d.evictions, d.fallback} {
+	for _, desc := range []*prometheus.Desc{d.loaded, d.progress, d.running, d.waiting, d.cells, d.vram, d.restarts, d.steps, d.preemptions, d.evictions, d.fallback, d.fallbacks} {
 		ch <- desc
 	}
 }
@@ -58,6 +59,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(d.progress, s.Progress)
 		gauge(d.fallback, oneIf(s.FallbackReason != ""))
 		counter(d.restarts, float64(s.Restarts))
+		counter(d.fallbacks, float64(s.Fallbacks))
 		if s.State != api.StateReady {
 			continue
 		}
