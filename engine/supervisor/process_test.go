@@ -57,7 +57,7 @@ func fakePlan(t *testing.T, name, label string, opts ...string) Plan {
 // quick makes waits short enough for tests; each is still far longer than what it bounds on a loaded machine.
 func quick(t *testing.T) Config {
 	return Config{
-		RuntimeDir: t.TempDir(), Env: []string{"PATH=/usr/bin:/bin"}, HealthEvery: 20 * time.Millisecond, Watchdog: 200 * time.Millisecond,
+		RuntimeDir: t.TempDir(), Env: []string{"PATH=/usr/bin:/bin"}, HealthEvery: 20 * time.Millisecond, Watchdog: 20 * time.Second,
 		StopGrace: 2 * time.Second, StartTimeout: 20 * time.Second, AcquireTimeout: 60 * time.Second,
 		Logger: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
@@ -339,18 +339,20 @@ func TestWatchdogKillsAHungWorker(t *testing.T) {
 	for _, mode := range []string{"hang=1@1", "mute=1@1"} {
 		t.Run(mode, func(t *testing.T) {
 			lives := filepath.Join(t.TempDir(), "lives")
-			p := newTestPool(t, quick(t), map[string][][]string{"m": {{"lives=" + lives, mode}}})
+			cfg := quick(t)
+			cfg.Watchdog = 300 * time.Millisecond
+			p := newTestPool(t, cfg, map[string][][]string{"m": {{"lives=" + lives, mode}}})
 			m := acquire(t, p, "m")
 			for {
 				toks, err := m.Tokenize(t.Context(), engine.TextPrompt("four"))
 				if err != nil {
 					t.Fatal(err)
 				}
-				if toks[1] == 2 {
+				if toks[1] >= 2 { // a slow machine may lose more than one
 					break
 				}
 			}
-			if st := p.Status()[0]; st.Faults != 1 || !strings.Contains(st.LastError, "killed:") {
+			if st := p.Status()[0]; st.Faults < 1 || !strings.Contains(st.LastError, "killed:") {
 				t.Errorf("status %+v", st)
 			}
 		})
