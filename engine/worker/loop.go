@@ -73,6 +73,9 @@ type loop struct {
 	scratch  []byte
 	refused  int
 	reused   uint64
+	layouts  map[batch.Layout]layoutState // empty unless the model can change its layout
+	wish     batch.Layout
+	wished   bool
 }
 
 type wireKey struct {
@@ -276,6 +279,10 @@ func (l *loop) oneStep() (idle bool, err error) {
 	l.sampled = res.Sampled
 	l.report(l.sched.Commit(l.now(), res))
 	l.publish()
+	if l.wished {
+		l.wished = false
+		return false, l.relayout(l.wish)
+	}
 	return false, nil
 }
 

@@ -51,6 +51,12 @@ func newRig(t *testing.T, m *fakeModel) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newRigOf(t, m, l)
+}
+
+// newRigOf starts a loop that the test has made.
+func newRigOf(t *testing.T, m *fakeModel, l *loop) *rig {
+	t.Helper()
 	r := &rig{t: t, m: m, l: l, s: newSession(), ran: make(chan error, 1), got: map[uint64]*outcome{}, stop: make(chan struct{})}
 	r.news = sync.NewCond(&r.mu)
 	var collecting sync.WaitGroup
