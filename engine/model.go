@@ -95,7 +95,7 @@ type Stats struct {
 	// Mismatches counts steps for which llama.cpp found no cells although the accounting had some: bugs, survived.
 	Mismatches   uint64
 	GraphsReused uint64
-	LastStep               time.Duration
-	DecodeRows             int // rows of the last step
-	PrefillRows            int
+	LastStep     time.Duration
+	DecodeRows   int // rows of the last step
+	PrefillRows  int
 }
