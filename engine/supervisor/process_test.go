@@ -471,7 +471,7 @@ func TestWorkerEnvironment(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	plan = Plan{Spec: engine.LoadSpec{Backend: "cpu"}}
-	if got := environment(base, &plan, &Command{}); slices.Contains(got, "OMP_WAIT_POLICY=passive") {
-		t.Error("a CPU worker needs its team to spin")
+	if got := environment(append(base, "OMP_WAIT_POLICY=active"), &plan, &Command{}); !slices.Contains(got, "OMP_WAIT_POLICY=active") {
+		t.Errorf("the user's wait policy is lost: %q", got)
 	}
 }

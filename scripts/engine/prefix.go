@@ -124,6 +124,10 @@ func fillPeers(dir string, roots []layout.Root) error {
 	if err != nil {
 		return err
 	}
+	// /proc/self/exe resolves links, so the loader must be a file of this folder.
+	if err := layout.Own(filepath.Join(lib, loader)); err != nil {
+		return err
+	}
 	bin := filepath.Join(dir, "bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return fmt.Errorf("write peers: %w", err)

@@ -201,6 +201,21 @@ func copyEntry(from, to string) error {
 	return nil
 }
 
+// Own replaces a symbolic link by a copy of the file that it leads to.
+func Own(path string) error {
+	target, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	if target == path {
+		return nil
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	return copyEntry(target, path)
+}
+
 // replaceLink makes path a symbolic link to target, whatever it was.
 func replaceLink(target, path string) error {
 	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
