@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"hearth/engine"
@@ -17,14 +18,14 @@ type layoutState struct {
 }
 
 // prepareLayout tests and warms the layout that the context has now, until a time.
-func prepareLayout(ctx context.Context, m Model, cfg batch.Config, until time.Time, brief bool, progress func(string, float64)) (layoutState, error) {
+func prepareLayout(ctx context.Context, m Model, cfg batch.Config, until time.Time, brief bool, log *slog.Logger, progress func(string, float64)) (layoutState, error) {
 	progress("self-test", 0)
 	st := layoutState{cfg: cfg}
 	var err error
 	if st.features, err = selfTest(m, &st.cfg); err != nil {
 		return st, err
 	}
-	st.costs, err = warmUp(ctx, m, st.cfg, until, brief, func(f float64) { progress("warm-up", f) })
+	st.costs, err = warmUp(ctx, m, st.cfg, until, brief, log, func(f float64) { progress("warm-up", f) })
 	return st, err
 }
 
@@ -58,7 +59,7 @@ func (l *loop) relayout(to batch.Layout) error {
 // bothLayouts prepares the other layout, too, and chooses between them by what their decode steps cost here: an unshared load of
 // assumedRows sequences decides, because most loads share little and a shared one shows itself. auto is false when the
 // measures do not say enough to choose by, or when the other layout failed: then the present one stays for good.
-func bothLayouts(ctx context.Context, m Model, first layoutState, until time.Time, progress func(string, float64)) (
+func bothLayouts(ctx context.Context, m Model, first layoutState, until time.Time, log *slog.Logger, progress func(string, float64)) (
 	start layoutState, states map[batch.Layout]layoutState, costs batch.LayoutCosts, auto bool, err error,
 ) {
 	here := first.cfg.Layout
@@ -72,7 +73,7 @@ func bothLayouts(ctx context.Context, m Model, first layoutState, until time.Tim
 		cfg.TenantCache, cfg.QueueLimit, cfg.ITLTarget = first.cfg.TenantCache, first.cfg.QueueLimit, first.cfg.ITLTarget
 		cfg.NoPad = first.cfg.NoPad
 		var st layoutState
-		if st, err = prepareLayout(ctx, m, cfg, until, true, progress); err == nil {
+		if st, err = prepareLayout(ctx, m, cfg, until, true, log, progress); err == nil {
 			states[there] = st
 		}
 	}

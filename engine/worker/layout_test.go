@@ -65,11 +65,11 @@ func TestBothLayoutsAreMeasured(t *testing.T) {
 				<-time.After(d)
 			}
 			until := time.Now().Add(time.Hour)
-			first, err := prepareLayout(t.Context(), m, cfg, until, false, func(string, float64) {})
+			first, err := prepareLayout(t.Context(), m, cfg, until, false, testLog(t), func(string, float64) {})
 			if err != nil {
 				t.Fatal(err)
 			}
-			start, states, costs, auto, err := bothLayouts(t.Context(), m, first, until, func(string, float64) {})
+			start, states, costs, auto, err := bothLayouts(t.Context(), m, first, until, testLog(t), func(string, float64) {})
 			if err != nil || !auto || len(states) != 2 {
 				t.Fatalf("auto %v, %d states, %v", auto, len(states), err)
 			}
@@ -90,11 +90,11 @@ func TestBothLayoutsAreMeasured(t *testing.T) {
 func TestTooSmallAContextIsNoChoice(t *testing.T) {
 	m := newFakeModel(batch.Config{Cells: 128, Context: 64, Sequences: 4, Chunk: 32, Outputs: 4})
 	until := time.Now().Add(time.Hour)
-	first, err := prepareLayout(t.Context(), m, m.cfg, until, false, func(string, float64) {})
+	first, err := prepareLayout(t.Context(), m, m.cfg, until, false, testLog(t), func(string, float64) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if start, _, _, auto, err := bothLayouts(t.Context(), m, first, until, func(string, float64) {}); auto || err != nil || start.cfg.Layout != batch.LayoutUnified {
+	if start, _, _, auto, err := bothLayouts(t.Context(), m, first, until, testLog(t), func(string, float64) {}); auto || err != nil || start.cfg.Layout != batch.LayoutUnified {
 		t.Errorf("auto %v, %s, %v", auto, start.cfg.Layout, err)
 	}
 }

@@ -622,7 +622,7 @@ func TestWarmUpRunsEveryShape(t *testing.T) {
 		seen = append(seen, fmt.Sprint(d, "+", p))
 	}
 	var last float64
-	costs, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(time.Minute), false, func(f float64) { last = f })
+	costs, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(time.Minute), false, testLog(t), func(f float64) { last = f })
 	if err != nil || last != 1 || m.sim.Used() != 0 {
 		t.Fatalf("%v, progress %g", err, last)
 	}
@@ -647,7 +647,7 @@ func TestWarmUpRunsEveryShape(t *testing.T) {
 func TestWarmUpEndsInTime(t *testing.T) {
 	m := newFakeModel(smallConfig())
 	m.async = true
-	costs, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(-time.Second), false, func(float64) {})
+	costs, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(-time.Second), false, testLog(t), func(float64) {})
 	if err != nil || len(costs) != 0 {
 		t.Errorf("%d shapes after the end, %v", len(costs), err)
 	}

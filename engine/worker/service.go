@@ -182,18 +182,18 @@ func (s *Service) start(ctx context.Context, m Model, cfg *batch.Config, info *e
 	if !m.Async() {
 		cfg.NoPad = true // graphs are cheap there, and a padding row is computed like any other
 	}
-	first, err := prepareLayout(ctx, m, *cfg, began.Add(warmUpLimit), false, progress)
+	first, err := prepareLayout(ctx, m, *cfg, began.Add(warmUpLimit), false, s.log, progress)
 	if err != nil {
 		return nil, err
 	}
 	layouts, costs, auto := map[batch.Layout]layoutState{}, batch.LayoutCosts{}, false
 	if m.CanRelayout() {
-		if first, layouts, costs, auto, err = bothLayouts(ctx, m, first, began.Add(warmUpAll), progress); err != nil {
+		if first, layouts, costs, auto, err = bothLayouts(ctx, m, first, began.Add(warmUpAll), s.log, progress); err != nil {
 			return nil, err
 		}
 	}
 	info.Features = append(info.Features, first.features...)
-	info.KVLayout, info.Cells = first.cfg.Layout.String(), m.Info().Cells
+	info.KVLayout, info.Cells = first.cfg.Layout.String(), first.cfg.Cells
 	s.log.Info("tested and warmed up", "took", time.Since(began), "layout", info.KVLayout, "shapes", len(first.costs))
 	l, err := newLoop(m, first.cfg, s.log)
 	if err != nil {

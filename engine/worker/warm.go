@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"hearth/engine"
@@ -35,8 +36,8 @@ type warmed struct {
 // is for there. It stops early at until. brief leaves out what another layout of the same model has compiled.
 //
 // It returns what shapes took when they ran a second time, which teaches the scheduler's cost model.
-func warmUp(ctx context.Context, m Model, cfg batch.Config, until time.Time, brief bool, progress func(float64)) ([]warmed, error) {
-	w := &warmer{ctx: ctx, m: m, cfg: cfg, until: until, progress: progress, lens: make([]int32, cfg.Sequences)}
+func warmUp(ctx context.Context, m Model, cfg batch.Config, until time.Time, brief bool, log *slog.Logger, progress func(float64)) ([]warmed, error) {
+	w := &warmer{ctx: ctx, m: m, log: log, cfg: cfg, until: until, progress: progress, lens: make([]int32, cfg.Sequences)}
 	if !m.Async() {
 		if err := w.run(batch.Shape{Decode: 1}); err != nil {
 			return nil, err
@@ -66,6 +67,9 @@ func warmUp(ctx context.Context, m Model, cfg batch.Config, until time.Time, bri
 			return nil, err
 		}
 	}
+	if w.missed > 0 {
+		log.Warn("the warm-up ran out of time: some first requests will be slow", "shapes_left", w.missed, "of", w.total)
+	}
 	progress(1)
 	return w.out, m.Clear()
 }
@@ -79,10 +83,12 @@ func costly(cfg *batch.Config, s batch.Shape) bool {
 type warmer struct {
 	ctx         context.Context
 	m           Model
+	log         *slog.Logger
 	cfg         batch.Config
 	until       time.Time
 	progress    func(float64)
 	done, total int
+	missed      int     // shapes that there was no time for
 	depth       int32   // tokens of every sequence between two shapes
 	lens        []int32 // tokens of each
 	rows        []batch.Row
@@ -92,6 +98,9 @@ type warmer struct {
 // decodeRuns is how often a decode step is timed; the fastest counts. The costs of cells are differences of these.
 const decodeRuns = 3
 
+// slowShape is what a warm-up's log mentions: no step takes as long unless something was compiled.
+const slowShape = 300 * time.Millisecond
+
 // shape runs a shape and, to measure it, again.
 func (w *warmer) shape(s batch.Shape, measure bool) error {
 	w.progress(min(1, float64(w.done)/float64(w.total)))
@@ -100,14 +109,22 @@ func (w *warmer) shape(s batch.Shape, measure bool) error {
 		return context.Cause(w.ctx)
 	}
 	if time.Now().After(w.until) {
+		w.missed++
 		return nil
 	}
-	if err := w.run(s); err != nil || !measure {
+	began := time.Now()
+	if err := w.run(s); err != nil {
 		return err
+	}
+	if d := time.Since(began); d > slowShape {
+		w.log.Info("a shape was slow the first time", "decode", s.Decode, "prefill", s.Prefill, "prompts", s.Prompts, "depth", w.depth, "took", d)
+	}
+	if !measure {
+		return nil
 	}
 	took := time.Duration(0)
 	for n := 0; n == 0 || (n < decodeRuns && s.Prefill == 0); n++ {
-		began := time.Now()
+		began = time.Now()
 		if err := w.run(s); err != nil {
 			return err
 		}
