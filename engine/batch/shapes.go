@@ -18,9 +18,13 @@ func (s Shape) IDs() int {
 	return s.Decode
 }
 
-// prefillSizes are prompt chunks that backends have different kernels for: matrix-vector kernels for each number of
-// columns up to 8, then tiles of 16 to 256 columns that are chosen by how well they fill the device.
-var prefillSizes = [...]int{2, 3, 6, 7, 16, 32, 48, 96, 128, 192, 256, 320, 384, 448}
+// vectorRows is up to how many rows every number has kernels of its own (matrix-vector products of Vulkan and HIP). They
+// matter in every step: the last matrix is multiplied with the rows that have logits, padded or not.
+const vectorRows = 8
+
+// prefillSizes are prompt chunks that backends have different kernels for: tiles of 16 to 256 columns that are chosen by how
+// well they fill the device.
+var prefillSizes = [...]int{16, 32, 48, 96, 128, 192, 256, 320, 384, 448}
 
 // WarmupShapes lists the shapes that the planner will use for cfg: first what no request can do without, then what makes a
 // difference for some. It returns nil for a bad config.
@@ -36,7 +40,11 @@ func WarmupShapes(cfg Config) []Shape {
 		}
 	}
 	for d := 1; d <= cfg.MaxRunning; d++ {
-		if padded := d + padsFor(&cfg, d); len(out) == 0 || out[len(out)-1].Decode < padded {
+		padded := d
+		if d > vectorRows {
+			padded += padsFor(&cfg, d)
+		}
+		if len(out) == 0 || out[len(out)-1].Decode < padded {
 			add(Shape{Decode: padded})
 		}
 	}
