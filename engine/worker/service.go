@@ -178,17 +178,23 @@ func (s *Service) open(ctx context.Context, spec engine.LoadSpec, progress func(
 func (s *Service) start(ctx context.Context, m Model, cfg *batch.Config, info *engine.Info, progress func(string, float64)) (*loop, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	first, err := prepareLayout(ctx, m, *cfg, progress)
+	began := time.Now()
+	if !m.Async() {
+		cfg.NoPad = true // graphs are cheap there, and a padding row is computed like any other
+	}
+	first, err := prepareLayout(ctx, m, *cfg, began.Add(warmUpLimit), false, s.log, progress)
 	if err != nil {
 		return nil, err
 	}
-	info.Features = append(info.Features, first.features...)
 	layouts, costs, auto := map[batch.Layout]layoutState{}, batch.LayoutCosts{}, false
 	if m.CanRelayout() {
-		if layouts, costs, auto, err = bothLayouts(ctx, m, first, progress); err != nil {
+		if first, layouts, costs, auto, err = bothLayouts(ctx, m, first, began.Add(warmUpAll), s.log, progress); err != nil {
 			return nil, err
 		}
 	}
+	info.Features = append(info.Features, first.features...)
+	info.KVLayout, info.Cells = first.cfg.Layout.String(), first.cfg.Cells
+	s.log.Info("tested and warmed up", "took", time.Since(began), "layout", info.KVLayout, "shapes", len(first.costs))
 	l, err := newLoop(m, first.cfg, s.log)
 	if err != nil {
 		return nil, err
