@@ -92,8 +92,10 @@ type Stats struct {
 	CachedTokens           uint64
 	CompletionTokens       uint64
 	Preemptions, Evictions uint64
-	GraphsReused           uint64
-	LastStep               time.Duration
-	DecodeRows             int // rows of the last step
-	PrefillRows            int
+	// Mismatches counts steps for which llama.cpp found no cells although the accounting had some: bugs, survived.
+	Mismatches   uint64
+	GraphsReused uint64
+	LastStep     time.Duration
+	DecodeRows   int // rows of the last step
+	PrefillRows  int
 }

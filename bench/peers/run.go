@@ -14,7 +14,7 @@ type Config struct {
 	Loads   []load.Spec
 	// Rounds of each load per server, interleaved (A B A B ...); 0 means 3.
 	Rounds int
-	// Warm sends each load once, unmeasured, before the rounds.
+	// Warm sends each load before the rounds, unmeasured: one wave with short answers, which meets every shape.
 	Warm bool
 	// Timeout of one request; 0: ten minutes.
 	Timeout time.Duration
@@ -129,6 +129,9 @@ func (cfg *Config) measure(ctx context.Context, res *Result, procs []*Process, s
 			// a new seed each round: no server may answer from a prompt it has seen
 			s := spec
 			s.Seed = spec.Seed + uint64(round)*7919
+			if round == 0 {
+				s.Requests, s.MaxTokens, s.Injections = s.Clients, min(s.MaxTokens, 16), min(s.Injections, 1)
+			}
 			r, err := load.Run(ctx, p.Client(cfg.Timeout), s)
 			if err != nil {
 				return err

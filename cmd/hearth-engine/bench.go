@@ -38,7 +38,7 @@ type benchReport struct {
 
 // benchRun is one measured loop.
 type benchRun struct {
-	Kind    string  `json:"kind"`              // "decode", "prefill", or "served": decode through the worker
+	Kind    string  `json:"kind"`              // "decode", "prefill"; "served", "served_prefill": the same through the worker
 	Batch   int     `json:"batch"`             // sequences that decode together; 1 for prefill
 	Context int     `json:"context"`           // tokens in each sequence before the first step
 	Tokens  int     `json:"tokens"`            // computed while the clock ran
@@ -108,22 +108,23 @@ func runBench(ctx context.Context, in *invocation) int {
 	var runs []benchRun
 	for _, c := range cs {
 		for _, n := range bs {
-			rs, err := b.compare(ctx, *repeat, n, c)
+			rs, err := b.turns(ctx, *repeat, func() (benchRun, error) { return b.decode(n, c) },
+				func() (benchRun, error) { return b.served.decode(b, n, c) })
 			if err != nil {
 				return in.fail(err)
 			}
-			for _, r := range rs {
-				fmt.Fprintf(in.stderr, "%-8s %3d sequences, context %5d: %9.1f tokens/s, %.2f ms a step\n", r.Kind, r.Batch, r.Context, r.PerSec, r.StepMS)
-			}
+			in.show(rs)
 			runs = append(runs, rs...)
 		}
 	}
 	if *prefill > 0 {
-		r, err := best(ctx, *repeat, func() (benchRun, error) { return b.prefill(*prefill) })
+		rs, err := b.turns(ctx, *repeat, func() (benchRun, error) { return b.prefill(*prefill) },
+			func() (benchRun, error) { return b.served.prefill(b, *prefill) })
 		if err != nil {
 			return in.fail(err)
 		}
-		runs = append(runs, r)
+		in.show(rs)
+		runs = append(runs, rs...)
 	}
 	info := m.Info()
 	version, _ := llama.Version()
@@ -160,24 +161,6 @@ func numbers(list string) ([]int, error) {
 	return out, nil
 }
 
-// best runs a measurement once to warm the shape up and returns the fastest of n further ones.
-func best(ctx context.Context, n int, fn func() (benchRun, error)) (benchRun, error) {
-	out, err := fn()
-	for i := range n {
-		if err != nil {
-			return out, err
-		}
-		if ctx.Err() != nil {
-			return out, context.Cause(ctx)
-		}
-		var r benchRun
-		if r, err = fn(); err == nil && (i == 0 || r.PerSec > out.PerSec) {
-			out = r
-		}
-	}
-	return out, err
-}
-
 // bencher runs loops on a model's context.
 type bencher struct {
 	m      worker.Model
@@ -187,37 +170,42 @@ type bencher struct {
 	served *served // nil: raw loops only
 }
 
-// compare measures the raw loop and, in turns with it, the worker.
-func (b *bencher) compare(ctx context.Context, repeat, n, length int) ([]benchRun, error) {
-	if b.served == nil {
-		r, err := best(ctx, repeat, func() (benchRun, error) { return b.decode(n, length) })
-		return []benchRun{r}, err
+// turns measures the raw loop and, in turns with it, the worker; without a worker the raw loop alone. The first round
+// warms the shapes up, of the others the fastest counts.
+func (b *bencher) turns(ctx context.Context, repeat int, raw, via func() (benchRun, error)) ([]benchRun, error) {
+	fns := []func() (benchRun, error){raw}
+	if b.served != nil {
+		fns = append(fns, via)
 	}
-	var raw, via benchRun
-	for i := range repeat + 1 { // the first round warms the shapes up
-		r, err := b.decode(n, length)
-		if err == nil {
-			err = b.m.Clear() // the worker's scheduler counts on an empty memory
-		}
-		if err != nil {
-			return nil, err
-		}
-		s, err := b.served.decode(b, n, length)
-		if err != nil {
-			return nil, err
-		}
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		if i == 1 || r.PerSec > raw.PerSec {
-			raw = r
-		}
-		if i == 1 || s.PerSec > via.PerSec {
-			via = s
+	out := make([]benchRun, len(fns))
+	for i := range repeat + 1 {
+		for k, fn := range fns {
+			r, err := fn()
+			if err == nil && k == 0 {
+				err = b.m.Clear() // the worker's scheduler counts on an empty memory
+			}
+			if err != nil {
+				return nil, err
+			}
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			if i <= 1 || r.PerSec > out[k].PerSec {
+				out[k] = r
+			}
 		}
 	}
-	via.OverRaw = via.PerSec / raw.PerSec
-	return []benchRun{raw, via}, nil
+	if b.served != nil {
+		out[1].OverRaw = out[1].PerSec / out[0].PerSec
+	}
+	return out, nil
+}
+
+// show prints runs for the person who waits.
+func (in *invocation) show(runs []benchRun) {
+	for _, r := range runs {
+		fmt.Fprintf(in.stderr, "%-14s %3d sequences, context %5d: %9.1f tokens/s, %.2f ms a step\n", r.Kind, r.Batch, r.Context, r.PerSec, r.StepMS)
+	}
 }
 
 // token is some ordinary token that differs from its neighbours.

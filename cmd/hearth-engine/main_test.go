@@ -49,13 +49,22 @@ type one struct{ plan supervisor.Plan }
 func (o one) Resolve(context.Context, string) (supervisor.Plan, error) { return o.plan, nil }
 
 // load starts a worker on a model file and returns the model and its pool.
-func load(t testing.TB, spec engine.LoadSpec) (engine.Model, *supervisor.Pool) {
+func load(t testing.TB, spec engine.LoadSpec, env ...string) (engine.Model, *supervisor.Pool) {
 	t.Helper()
 	b := testBundle(t)
-	spec.Name, spec.Backend, spec.MMap = "m", "cpu", true
+	if mesa, err := filepath.Abs("../../build/testmesa/lib"); err == nil {
+		b = b.WithLibraryPath(mesa) // for the software Vulkan driver
+	}
+	if dirs := os.Getenv("HEARTH_TEST_LIBRARY_PATH"); dirs != "" { // where a machine keeps its own driver
+		b = b.WithLibraryPath(strings.Split(dirs, ":")...)
+	}
+	spec.Name, spec.MMap = "m", true
+	if spec.Backend == "" {
+		spec.Backend = "cpu"
+	}
 	// One thread: a team of spinning OpenMP threads crawls when other tests want the cores.
 	spec.Threads = 1
-	plan := supervisor.Plan{Label: "cpu", Spec: spec, Launch: func(args ...string) supervisor.Command {
+	plan := supervisor.Plan{Label: spec.Backend, Spec: spec, Env: env, Launch: func(args ...string) supervisor.Command {
 		return supervisor.Command(b.Command(os.Args[0], append(args, "--bundle", b.Dir)...))
 	}}
 	p, err := supervisor.New(supervisor.Config{
@@ -511,7 +520,7 @@ func TestBenchMeasuresBothLayouts(t *testing.T) {
 			t.Fatalf("code %d: %v\n%s", code, err, errs.String())
 		}
 		r := rep.Runs
-		if len(r) != 5 || rep.Layout != layout || r[2].Tokens != 12 || r[4].Steps != 2 || r[0].PerSec <= 0 || r[3].Kind != "served" || r[3].OverRaw <= 0 {
+		if len(r) != 6 || rep.Layout != layout || r[2].Tokens != 12 || r[4].Steps != 2 || r[0].PerSec <= 0 || r[3].Kind != "served" || r[3].OverRaw <= 0 {
 			t.Errorf("report %+v", rep)
 		}
 	}

@@ -145,3 +145,41 @@ func (s *served) decode(b *bencher, n, length int) (benchRun, error) {
 	out.finish(gaps)
 	return out, nil
 }
+
+// prefill measures one prompt of n tokens: from its submission to its first token, which includes one more step than
+// the raw loop has nothing of (the queue, the plan, the sampler, the wire).
+func (s *served) prefill(b *bencher, n int) (benchRun, error) {
+	out := benchRun{Kind: "served_prefill", Batch: 1, Tokens: n}
+	s.next++
+	prompt := make([]engine.Token, n)
+	for k := range prompt {
+		prompt[k] = b.token(k)
+	}
+	req := engine.Request{ID: fmt.Sprint(s.next), Prompt: engine.Prompt{Segments: []engine.Segment{{Tokens: prompt}}}, MaxTokens: 1, IgnoreEOS: true}
+	began := time.Now()
+	err := s.stream.Send(&enginepb.ClientFrame{Id: s.next, Body: &enginepb.ClientFrame_Submit{Submit: enginepb.FromRequest(&req)}})
+	if err != nil {
+		return out, err
+	}
+	before := uint64(0)
+	for {
+		f, err := s.stream.Recv()
+		if err != nil {
+			return out, enginepb.FromStatusError(err)
+		}
+		if len(f.Failures) > 0 {
+			return out, enginepb.ToError(f.Failures[0].GetError())
+		}
+		if before == 0 {
+			before = f.Stats.GetSteps()
+		}
+		for _, ev := range f.Events {
+			if ev.GetUsage() != nil {
+				out.Steps = int(f.Stats.GetSteps()-before) + 1
+				out.finish([]time.Duration{time.Since(began)})
+				out.StepMS /= float64(out.Steps)
+				return out, nil
+			}
+		}
+	}
+}

@@ -84,7 +84,7 @@ func FromStats(s *engine.Stats) *Stats {
 		Running: int64(s.Running), Waiting: int64(s.Waiting), CellsUsed: int64(s.CellsUsed),
 		CellsTotal: int64(s.CellsTotal), CellsCached: int64(s.CellsCached), Steps: s.Steps,
 		PromptTokens: s.PromptTokens, CachedTokens: s.CachedTokens, CompletionTokens: s.CompletionTokens,
-		Preemptions: s.Preemptions, Evictions: s.Evictions, GraphsReused: s.GraphsReused,
+		Preemptions: s.Preemptions, Evictions: s.Evictions, GraphsReused: s.GraphsReused, Mismatches: s.Mismatches,
 		LastStepNs: int64(s.LastStep), DecodeRows: int64(s.DecodeRows), PrefillRows: int64(s.PrefillRows),
 	}
 }
@@ -95,7 +95,7 @@ func ToStats(s *Stats) engine.Stats {
 		Running: int(s.GetRunning()), Waiting: int(s.GetWaiting()), CellsUsed: int(s.GetCellsUsed()),
 		CellsTotal: int(s.GetCellsTotal()), CellsCached: int(s.GetCellsCached()), Steps: s.GetSteps(),
 		PromptTokens: s.GetPromptTokens(), CachedTokens: s.GetCachedTokens(), CompletionTokens: s.GetCompletionTokens(),
-		Preemptions: s.GetPreemptions(), Evictions: s.GetEvictions(), GraphsReused: s.GetGraphsReused(),
+		Preemptions: s.GetPreemptions(), Evictions: s.GetEvictions(), GraphsReused: s.GetGraphsReused(), Mismatches: s.GetMismatches(),
 		LastStep: duration(s.GetLastStepNs()), DecodeRows: int(s.GetDecodeRows()), PrefillRows: int(s.GetPrefillRows()),
 	}
 }

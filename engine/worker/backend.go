@@ -35,6 +35,11 @@ type Model interface {
 	Info() engine.Info
 	// Config is what the scheduler must know about the context.
 	Config() batch.Config
+	// CanRelayout says whether Relayout may be used: the load order leaves the layout open and both fit the memory.
+	CanRelayout() bool
+	// Relayout replaces the context by an empty one with another layout and returns its Config. After an error there is
+	// no usable context.
+	Relayout(l batch.Layout) (batch.Config, error)
 	// NewRow makes the sampler of one choice; any goroutine. Its errors name a request field.
 	NewRow(p RowParams) (Row, error)
 	// Abort makes a running Decode return early where the backend can; any goroutine.

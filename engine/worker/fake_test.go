@@ -36,6 +36,8 @@ type fakeModel struct {
 	steps    int
 	rows     int // open Rows
 	async    bool
+	auto     bool
+	relaid   []batch.Layout
 }
 
 func newFakeModel(cfg batch.Config) *fakeModel {
@@ -74,11 +76,19 @@ func (m *fakeModel) EOS() engine.Token                  { return fakeEOS }
 func (m *fakeModel) SEP() engine.Token                  { return -1 }
 func (m *fakeModel) Info() engine.Info                  { return engine.Info{VocabSize: fakeSize} }
 func (m *fakeModel) Config() batch.Config               { return m.cfg }
-func (m *fakeModel) Abort()                             {}
-func (m *fakeModel) Close()                             {}
-func (m *fakeModel) Async() bool                        { return m.async }
-func (m *fakeModel) GraphsReused() uint64               { return 0 }
-func (m *fakeModel) EmbedLimits() (int, int)            { return 64, 4 }
+func (m *fakeModel) CanRelayout() bool                  { return m.auto }
+func (m *fakeModel) Relayout(l batch.Layout) (batch.Config, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.relaid = append(m.relaid, l)
+	m.cfg.Layout = l
+	return m.cfg, m.Clear()
+}
+func (m *fakeModel) Abort()                  {}
+func (m *fakeModel) Close()                  {}
+func (m *fakeModel) Async() bool             { return m.async }
+func (m *fakeModel) GraphsReused() uint64    { return 0 }
+func (m *fakeModel) EmbedLimits() (int, int) { return 64, 4 }
 
 // Embed answers (sum of the tokens, how many).
 func (m *fakeModel) Embed(texts [][]engine.Token, each func(int, []float32)) error {

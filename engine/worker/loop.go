@@ -72,7 +72,12 @@ type loop struct {
 	sampled  []batch.Sampled
 	scratch  []byte
 	refused  int
+	phases   phases
 	reused   uint64
+	layouts  map[batch.Layout]layoutState // empty unless the model can change its layout
+	wish     batch.Layout
+	wished   bool
+	outliers int // slow steps in a row
 }
 
 type wireKey struct {
@@ -237,7 +242,8 @@ func (l *loop) hold(s *session, held bool) {
 
 // oneStep plans and computes one step; idle says that there was nothing to do.
 func (l *loop) oneStep() (idle bool, err error) {
-	step := l.sched.Plan(l.now())
+	start := l.now()
+	step := l.sched.Plan(start)
 	l.step++
 	l.report(step.Events)
 	if step.Idle() {
@@ -248,6 +254,7 @@ func (l *loop) oneStep() (idle bool, err error) {
 		return false, err
 	}
 	res := batch.Result{Sampled: l.sampled[:0]}
+	planned := l.now()
 	if len(step.Rows) > 0 {
 		began := l.now()
 		l.stepPredicted.Store(int64(step.Predicted))
@@ -264,6 +271,9 @@ func (l *loop) oneStep() (idle bool, err error) {
 		if err := l.judge(res.Code, err); err != nil {
 			return false, err
 		}
+		if l.outlier(step, res.Duration) {
+			res.Duration = 0
+		}
 	}
 	if res.Code == batch.CodeOK {
 		if err := l.apply(step.After); err != nil {
@@ -274,9 +284,40 @@ func (l *loop) oneStep() (idle bool, err error) {
 		}
 	}
 	l.sampled = res.Sampled
-	l.report(l.sched.Commit(l.now(), res))
+	sampled := l.now()
+	decodeOnly, rows := step.Decodes > 0 && step.Prefills == 0, step.Decodes
+	l.report(l.sched.Commit(sampled, res))
 	l.publish()
+	if decodeOnly {
+		l.phases.note(l, rows, planned-start, res.Duration, sampled-planned-res.Duration, l.now()-sampled)
+	}
+	if l.wished {
+		l.wished = false
+		return false, l.relayout(l.wish)
+	}
 	return false, nil
+}
+
+// slowStep is the least duration of a step that is worth a line in the log, slowFactor how far above its prediction.
+const (
+	slowStep   = 250 * time.Millisecond
+	slowFactor = 5
+	// maxOutliers is how many steps in a row may be put down to chance.
+	maxOutliers = 2
+)
+
+// outlier says whether a step took so long that the cost model should not learn from it: it compiled a pipeline that the
+// warm-up missed, or the machine was busy with something else. (Learnt, one such step of 2 s kept prefills at their
+// minimum for 500 steps.) Several in a row are the truth.
+func (l *loop) outlier(step *batch.Step, took time.Duration) bool {
+	if took < slowStep || step.Predicted <= 0 || took < slowFactor*step.Predicted {
+		l.outliers = 0
+		return false
+	}
+	l.log.Warn("slow step", "took", took, "predicted", step.Predicted, "decodes", step.Decodes, "prefill", step.Prefills,
+		"pads", step.Pads, "evaluations", step.Evaluations, "cells", l.stats.Load().CellsUsed)
+	l.outliers++
+	return l.outliers <= maxOutliers
 }
 
 // judge decides what a decode's code means for the worker; the scheduler decides what it means for the requests.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"hearth/engine"
 	"hearth/engine/batch"
@@ -51,6 +52,12 @@ func newRig(t *testing.T, m *fakeModel) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newRigOf(t, m, l)
+}
+
+// newRigOf starts a loop that the test has made.
+func newRigOf(t *testing.T, m *fakeModel, l *loop) *rig {
+	t.Helper()
 	r := &rig{t: t, m: m, l: l, s: newSession(), ran: make(chan error, 1), got: map[uint64]*outcome{}, stop: make(chan struct{})}
 	r.news = sync.NewCond(&r.mu)
 	var collecting sync.WaitGroup
@@ -600,7 +607,7 @@ func TestSelfTest(t *testing.T) {
 }
 
 func TestWarmUpRunsEveryShape(t *testing.T) {
-	m := newFakeModel(smallConfig())
+	m := newFakeModel(batch.Config{Cells: 4096, Context: 1024, Sequences: 8, Parking: 8, Chunk: 128, Outputs: 8})
 	m.async = true
 	var seen []string
 	m.decode = func(rows []batch.Row) {
@@ -615,12 +622,67 @@ func TestWarmUpRunsEveryShape(t *testing.T) {
 		seen = append(seen, fmt.Sprint(d, "+", p))
 	}
 	var last float64
-	costs, err := warmUp(t.Context(), m, m.cfg, func(f float64) { last = f })
+	costs, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(time.Minute), false, testLog(t), func(f float64) { last = f })
 	if err != nil || last != 1 || m.sim.Used() != 0 {
 		t.Fatalf("%v, progress %g", err, last)
 	}
-	shapes := batch.WarmupShapes(m.cfg)
-	if len(seen) != 2*len(shapes) || len(costs) != len(shapes) {
-		t.Errorf("%d decodes for %d shapes: %v", len(seen), len(shapes), seen)
+	for _, s := range batch.WarmupShapes(m.cfg) {
+		if n := strings.Count(strings.Join(seen, " ")+" ", fmt.Sprint(s.Decode, "+", s.Prefill, " ")); n == 0 {
+			t.Errorf("%+v was not run", s)
+		}
+	}
+	spans := map[int]int{} // of a decode step: two for each
+	for _, c := range costs {
+		if c.shape.Prefill == 0 {
+			spans[c.shape.Decode]++
+		}
+	}
+	for d, n := range spans {
+		if n != 2 {
+			t.Errorf("%d decode rows were measured at %d spans", d, n)
+		}
+	}
+}
+
+func TestWarmUpEndsInTime(t *testing.T) {
+	m := newFakeModel(smallConfig())
+	m.async = true
+	costs, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(-time.Second), false, testLog(t), func(float64) {})
+	if err != nil || len(costs) != 0 {
+		t.Errorf("%d shapes after the end, %v", len(costs), err)
+	}
+}
+
+func TestRehearsalFitsEveryConfig(t *testing.T) {
+	for _, cfg := range []batch.Config{
+		smallConfig(),
+		{Cells: 256, Context: 256, Sequences: 32, Chunk: 32, Outputs: 32},
+		{Cells: 256, Context: 256, Sequences: 1, Chunk: 64, Outputs: 1},
+		{Layout: batch.LayoutStreams, Context: 64, Sequences: 4, Chunk: 64, Outputs: 4},
+		{Cells: 1024, Context: 512, Sequences: 4, Chunk: 16, Outputs: 4, Recurrent: true},
+		{Cells: 8192, Context: 4096, Sequences: 8, Parking: 8, Chunk: 512, Outputs: 8},
+	} {
+		m := newFakeModel(cfg) // kvsim refuses what llama.cpp would
+		if err := rehearse(t.Context(), m, cfg, nil, time.Now().Add(time.Minute)); err != nil {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+}
+
+func TestOneSlowStepIsNotLearnt(t *testing.T) {
+	m := newFakeModel(smallConfig())
+	l, err := newLoop(m, m.cfg, testLog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	step := &batch.Step{Predicted: 10 * time.Millisecond}
+	got := []bool{}
+	for _, took := range []time.Duration{
+		8 * time.Millisecond, time.Second, 9 * time.Millisecond, time.Second, time.Second, time.Second, time.Second, 200 * time.Millisecond,
+	} {
+		got = append(got, l.outlier(step, took))
+	}
+	if want := []bool{false, true, false, true, true, false, false, false}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -31,7 +31,7 @@ func (l *loop) report(events []batch.Event) {
 		case batch.EventMismatch:
 			l.log.Error("llama.cpp found no cells where the accounting had some; the prefix cache was dropped")
 		case batch.EventRelayout:
-			l.log.Info("another KV layout would serve the recent load better", "layout", e.Layout.String())
+			l.wish, l.wished = e.Layout, true
 		}
 	}
 }
@@ -127,7 +127,7 @@ func (l *loop) publish() {
 	l.stats.Store(&engine.Stats{
 		Running: s.Running, Waiting: s.Waiting, CellsUsed: s.CellsUsed, CellsTotal: s.CellsTotal, CellsCached: s.CellsCached,
 		Steps: s.Steps, PromptTokens: s.PromptTokens, CachedTokens: s.CachedTokens, CompletionTokens: s.CompletionTokens,
-		Preemptions: s.Preemptions, Evictions: s.Evictions, GraphsReused: l.reused, LastStep: s.LastStep,
+		Preemptions: s.Preemptions, Evictions: s.Evictions, Mismatches: s.Mismatches, GraphsReused: l.reused, LastStep: s.LastStep,
 		DecodeRows: s.LastDecodes, PrefillRows: s.LastPrefills,
 	})
 }

@@ -113,11 +113,12 @@ func (s *Service) Load(in *enginepb.LoadSpec, stream enginepb.Worker_LoadServer)
 func (s *Service) reporter(stream enginepb.Worker_LoadServer) func(string, float64) {
 	share := stages()
 	var mu sync.Mutex
-	last, lastStage := -1.0, ""
+	last, lastStage := 0.0, ""
 	return func(stage string, f float64) {
 		mu.Lock()
 		defer mu.Unlock()
-		p := share[stage][0] + f*(share[stage][1]-share[stage][0])
+		// A second layout is tested and warmed after the first: the stages come again, the progress does not go back.
+		p := max(last, share[stage][0]+f*(share[stage][1]-share[stage][0]))
 		if stage == lastStage && p-last < 0.01 {
 			return
 		}
@@ -177,22 +178,32 @@ func (s *Service) open(ctx context.Context, spec engine.LoadSpec, progress func(
 func (s *Service) start(ctx context.Context, m Model, cfg *batch.Config, info *engine.Info, progress func(string, float64)) (*loop, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	progress("self-test", 0)
-	features, err := selfTest(m, cfg)
+	began := time.Now()
+	if !m.Async() {
+		cfg.NoPad = true // graphs are cheap there, and a padding row is computed like any other
+	}
+	first, err := prepareLayout(ctx, m, *cfg, began.Add(warmUpLimit), false, s.log, progress)
 	if err != nil {
 		return nil, err
 	}
-	info.Features = append(info.Features, features...)
-	costs, err := warmUp(ctx, m, *cfg, func(f float64) { progress("warm-up", f) })
+	layouts, costs, auto := map[batch.Layout]layoutState{}, batch.LayoutCosts{}, false
+	if m.CanRelayout() {
+		if first, layouts, costs, auto, err = bothLayouts(ctx, m, first, began.Add(warmUpAll), s.log, progress); err != nil {
+			return nil, err
+		}
+	}
+	info.Features = append(info.Features, first.features...)
+	info.KVLayout, info.Cells = first.cfg.Layout.String(), first.cfg.Cells
+	s.log.Info("tested and warmed up", "took", time.Since(began), "layout", info.KVLayout, "shapes", len(first.costs))
+	l, err := newLoop(m, first.cfg, s.log)
 	if err != nil {
 		return nil, err
 	}
-	l, err := newLoop(m, *cfg, s.log)
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range costs {
-		l.sched.Prime(c.shape, c.span, c.duration)
+	l.prime(first)
+	if auto {
+		s.log.Info("the KV layout follows the load", "now", first.cfg.Layout.String(), "costs", costs)
+		l.layouts = layouts
+		l.sched.AutoLayout(costs)
 	}
 	return l, nil
 }

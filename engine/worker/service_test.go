@@ -102,7 +102,7 @@ func TestServiceLifecycle(t *testing.T) {
 		}
 		last = ev.Progress
 	}
-	if info := enginepb.ToInfo(evs[len(evs)-1].Info); info.Name != "m" || len(info.Features) != 4 || info.LoadTime <= 0 {
+	if info := enginepb.ToInfo(evs[len(evs)-1].Info); info.Name != "m" || len(info.Features) != 3 || info.LoadTime <= 0 {
 		t.Errorf("info %+v", info)
 	}
 	if _, err := load(t, c); engine.KindOf(err) != engine.KindInvalid {

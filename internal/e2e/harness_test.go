@@ -20,8 +20,9 @@ import (
 	"time"
 )
 
-// readyWithin bounds a start on a shared 2-core machine; a start takes one to three seconds there.
-const readyWithin = 90 * time.Second
+// readyWithin bounds a start. On two shared cores it takes one to three seconds on the CPU, and half a minute on the
+// software Vulkan driver, which compiles every kernel that the warm-up meets.
+const readyWithin = 4 * time.Minute
 
 // root returns the repository's root and skips the test unless HEARTH_E2E asks for end-to-end tests.
 func root(t testing.TB) string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"sync"
 
 	"hearth/engine"
 	"hearth/engine/batch"
@@ -22,9 +23,16 @@ type model struct {
 	s    *llama.Sampler
 	lora []*llama.Adapter
 	spec engine.LoadSpec
-	log  *slog.Logger
-	info engine.Info
-	cfg  batch.Config
+	size sizes // of a chat model's context
+
+	aborting sync.Mutex // held where ctx is replaced, for Abort comes from any goroutine
+
+	scales       []float32 // of lora
+	auto         bool      // the layout may be changed
+	unifiedCells int       // the pool in the unified layout
+	log          *slog.Logger
+	info         engine.Info
+	cfg          batch.Config
 
 	rows   llama.Rows
 	jobs   []llama.Job
@@ -71,7 +79,44 @@ func (m *model) initChat(mi llama.ModelInfo, dev llama.Device) error {
 			}
 		}
 	}
-	z := choose(&m.spec, &mi, kvBytes(&mi, m.m.Metadata(), m.spec.KVTypeK, m.spec.KVTypeV), free, physicalCores("/sys"))
+	cell := kvBytes(&mi, m.m.Metadata(), m.spec.KVTypeK, m.spec.KVTypeV)
+	m.size = choose(&m.spec, &mi, cell, free, physicalCores("/sys"))
+	if want := cmp.Or(m.spec.MaxSequences, engine.DefaultMaxSequences); m.size.sequences < want {
+		m.log.Warn("the device's memory does not hold a context for every sequence: fewer run at a time",
+			"sequences", m.size.sequences, "wanted", want, "context", m.size.context, "free_bytes", free)
+	}
+	m.unifiedCells = m.size.cells
+	// Streams need a whole context for every sequence, so on most cards there is nothing to choose.
+	m.auto = m.async && (m.spec.KVLayout == "" || m.spec.KVLayout == "auto") && !mi.Recurrent && !mi.Hybrid &&
+		m.size.sequences > 1 && uint64(m.size.context*m.size.sequences)*cell < free/2
+	// The first layout is the one that start-up will most likely choose: it saves making the context once more.
+	if m.auto && m.size.sequences >= streamsFrom {
+		m.layout(batch.LayoutStreams)
+	}
+	err := m.chatContext()
+	if err != nil && !m.size.unified && m.auto {
+		m.log.Warn("no room for a context per sequence, one pool for all is used", "err", err)
+		m.auto = false
+		m.layout(batch.LayoutUnified)
+		err = m.chatContext()
+	}
+	if err != nil {
+		return err
+	}
+	if m.b, err = llama.NewBatch(m.ctx.NBatch(), 1, m.log); err != nil {
+		return memoryError(err)
+	}
+	// Sampling runs while the device waits, so use what cores there are, within reason: a row takes 20 us.
+	m.s, err = llama.NewSampler(mi.Vocab, m.ctx.NOutputsMax()*engine.MaxChoices, min(4, max(1, runtime.NumCPU()/2)), m.log)
+	if err != nil {
+		return memoryError(err)
+	}
+	return nil
+}
+
+// chatContext makes the context that m.size describes, and the scheduler's view of it.
+func (m *model) chatContext() error {
+	mi, z := m.m.Info(), m.size
 	err := m.newContext(llama.ContextParams{
 		Ctx: z.cells, Batch: z.chunk, UBatch: z.chunk, SeqMax: z.sequences, OutputsMax: z.sequences,
 		Threads: z.threads, Flash: flash(m.spec.FlashAttention),
@@ -84,26 +129,53 @@ func (m *model) initChat(mi llama.ModelInfo, dev llama.Device) error {
 		return err
 	}
 	c := m.ctx
-	if m.b, err = llama.NewBatch(c.NBatch(), 1, m.log); err != nil {
-		return memoryError(err)
-	}
-	// Sampling runs while the device waits, so use what cores there are, within reason: a row takes 20 us.
-	if m.s, err = llama.NewSampler(mi.Vocab, c.NOutputsMax()*engine.MaxChoices, min(4, max(1, runtime.NumCPU()/2)), m.log); err != nil {
-		return memoryError(err)
-	}
-	parking := 0
-	if z.unified && !mi.Recurrent && !mi.Hybrid {
-		parking = c.MaxSeqID() - c.NSeqMax()
-	}
 	m.cfg = batch.Config{
 		Layout: batch.LayoutUnified, Cells: c.NCtx(), Context: min(c.NCtxSeq(), z.context), Sequences: c.NSeqMax(),
-		Parking: parking, Chunk: c.NBatch(), Outputs: c.NOutputsMax(),
-		Recurrent: mi.Recurrent || mi.Hybrid, NoAttention: mi.Recurrent,
+		Chunk: c.NBatch(), Outputs: c.NOutputsMax(), Recurrent: mi.Recurrent || mi.Hybrid, NoAttention: mi.Recurrent,
 	}
-	if !z.unified {
+	switch {
+	case !z.unified:
 		m.cfg.Layout = batch.LayoutStreams
+	case !m.cfg.Recurrent:
+		m.cfg.Parking = c.MaxSeqID() - c.NSeqMax()
 	}
 	return nil
+}
+
+// CanRelayout implements worker.Model.
+func (m *model) CanRelayout() bool { return m.auto }
+
+// streamsFrom is the number of sequences from which on streams were faster for unshared prompts on the GPU measured
+// (docs/scheduling.md).
+const streamsFrom = 8
+
+// layout makes m.size describe a context of that layout.
+func (m *model) layout(l batch.Layout) {
+	m.size.unified = l == batch.LayoutUnified
+	m.size.cells = m.unifiedCells
+	if !m.size.unified {
+		m.size.cells = m.size.context * m.size.sequences
+	}
+}
+
+// Relayout implements worker.Model.
+func (m *model) Relayout(l batch.Layout) (batch.Config, error) {
+	m.aborting.Lock()
+	defer m.aborting.Unlock()
+	if err := m.ctx.Close(); err != nil {
+		return batch.Config{}, err
+	}
+	m.ctx, m.rows = nil, llama.Rows{}
+	m.layout(l)
+	if err := m.chatContext(); err != nil {
+		return batch.Config{}, err
+	}
+	if len(m.lora) > 0 {
+		if err := m.ctx.SetAdapters(m.lora, m.scales); err != nil {
+			return batch.Config{}, err
+		}
+	}
+	return m.cfg, nil
 }
 
 // initEmbedding makes a context whose one step can hold a longest text, or many short ones.
@@ -171,19 +243,18 @@ func pooling(v string) (llama.Pooling, error) {
 
 // adapters loads the LoRA files and puts them in force.
 func (m *model) adapters() error {
-	var scales []float32
 	for _, l := range m.spec.LoRA {
 		a, err := m.m.LoadAdapter(l.Path)
 		if err != nil {
 			return &engine.Error{Kind: engine.KindInvalid, Field: "lora", Message: "the LoRA adapter cannot be loaded", Cause: err}
 		}
 		m.lora = append(m.lora, a)
-		scales = append(scales, l.Scale)
+		m.scales = append(m.scales, l.Scale)
 	}
 	if len(m.lora) == 0 {
 		return nil
 	}
-	if err := m.ctx.SetAdapters(m.lora, scales); err != nil {
+	if err := m.ctx.SetAdapters(m.lora, m.scales); err != nil {
 		return &engine.Error{Kind: engine.KindInvalid, Field: "lora", Message: "the LoRA adapters do not fit the model", Cause: err}
 	}
 	return nil
@@ -250,7 +321,13 @@ func (m *model) Info() engine.Info { return m.info }
 func (m *model) Config() batch.Config { return m.cfg }
 
 // Abort implements worker.Model.
-func (m *model) Abort() { m.ctx.Abort() }
+func (m *model) Abort() {
+	m.aborting.Lock()
+	defer m.aborting.Unlock()
+	if m.ctx != nil {
+		m.ctx.Abort()
+	}
+}
 
 // Tokenize implements worker.Vocabulary.
 func (m *model) Tokenize(text string, addSpecial, parseSpecial bool) ([]engine.Token, error) {

@@ -1,0 +1,157 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"hearth/engine"
+	"hearth/engine/batch"
+)
+
+// layoutState is what start-up learned about one layout of the KV cache.
+type layoutState struct {
+	cfg      batch.Config // with what the self-test switched off
+	features []engine.Feature
+	costs    []warmed
+}
+
+// prepareLayout tests and warms the layout that the context has now, until a time.
+func prepareLayout(ctx context.Context, m Model, cfg batch.Config, until time.Time, brief bool, log *slog.Logger, progress func(string, float64)) (layoutState, error) {
+	progress("self-test", 0)
+	st := layoutState{cfg: cfg}
+	var err error
+	if st.features, err = selfTest(m, &st.cfg); err != nil {
+		return st, err
+	}
+	st.costs, err = warmUp(ctx, m, st.cfg, until, brief, log, func(f float64) { progress("warm-up", f) })
+	return st, err
+}
+
+// prime teaches the scheduler what the shapes cost.
+func (l *loop) prime(st layoutState) {
+	for _, c := range st.costs {
+		l.sched.Prime(c.shape, c.span, c.duration)
+	}
+}
+
+// relayout gives the drained context another layout. Cached prefixes are lost, queued requests stay.
+func (l *loop) relayout(to batch.Layout) error {
+	st, known := l.layouts[to]
+	if !known {
+		return nil
+	}
+	began := l.now()
+	cfg, err := l.model.Relayout(to)
+	if err != nil {
+		return fmt.Errorf("%w: change to the %s layout: %w", ErrBackend, to, err)
+	}
+	st.cfg.Cells, st.cfg.Context = cfg.Cells, cfg.Context
+	if err := l.sched.Relayout(st.cfg); err != nil {
+		return fmt.Errorf("%w: change to the %s layout: %w", ErrBackend, to, err)
+	}
+	l.prime(st)
+	l.log.Info("changed the KV layout to suit the load", "layout", to.String(), "took", l.now()-began)
+	return nil
+}
+
+// bothLayouts prepares the other layout, too, and chooses between them by what their decode steps cost here: an unshared load of
+// assumedRows sequences decides, because most loads share little and a shared one shows itself. auto is false when the
+// measures do not say enough to choose by, or when the other layout failed: then the present one stays for good.
+func bothLayouts(ctx context.Context, m Model, first layoutState, until time.Time, log *slog.Logger, progress func(string, float64)) (
+	start layoutState, states map[batch.Layout]layoutState, costs batch.LayoutCosts, auto bool, err error,
+) {
+	here := first.cfg.Layout
+	there := batch.LayoutStreams
+	if here == there {
+		there = batch.LayoutUnified
+	}
+	states = map[batch.Layout]layoutState{here: first}
+	cfg, err := m.Relayout(there)
+	if err == nil {
+		cfg.TenantCache, cfg.QueueLimit, cfg.ITLTarget = first.cfg.TenantCache, first.cfg.QueueLimit, first.cfg.ITLTarget
+		cfg.NoPad = first.cfg.NoPad
+		var st layoutState
+		if st, err = prepareLayout(ctx, m, cfg, until, true, log, progress); err == nil {
+			states[there] = st
+		}
+	}
+	if ctx.Err() != nil {
+		return first, nil, costs, false, context.Cause(ctx)
+	}
+	if err == nil {
+		costs, auto = layoutCosts(states)
+	}
+	if auto {
+		rows := float64(min(assumedRows, first.cfg.Sequences))
+		load := batch.Sharing{Rows: rows, Tokens: rows * assumedTokens, Distinct: rows * assumedTokens, Mixed: assumedMixed}
+		if batch.ChooseLayout(costs, load, here) == there {
+			return states[there], states, costs, true, nil
+		}
+	}
+	if _, err := m.Relayout(here); err != nil {
+		return first, nil, costs, false, err
+	}
+	return first, states, costs, auto, nil
+}
+
+// The load that the first layout is chosen for: sequences, tokens of each, and the share of steps with prefill rows.
+const (
+	assumedRows   = 16
+	assumedTokens = 1024
+	assumedMixed  = 0.1
+)
+
+// costRows is the number of rows at which the layouts' decode steps are compared, if that was measured.
+const costRows = 8
+
+// layoutCosts fits the costs to the decode steps of the warm-ups.
+func layoutCosts(states map[batch.Layout]layoutState) (batch.LayoutCosts, bool) {
+	var ms []batch.Measure
+	var evaluation time.Duration
+	rows := 0
+	for _, c := range states[batch.LayoutStreams].costs {
+		if c.shape.Prefill == 0 && (rows == 0 || abs(c.shape.Decode-costRows) < abs(rows-costRows)) {
+			rows = c.shape.Decode
+		}
+	}
+	for layout, st := range states {
+		for _, c := range st.costs {
+			switch {
+			case c.shape.Prefill > 0:
+			case c.shape.Decode == 1 && (evaluation == 0 || c.duration < evaluation):
+				evaluation = c.duration
+			}
+			if c.shape.Prefill == 0 && c.shape.Decode == rows {
+				cells := (c.span + 255) / 256 * 256 // what the attention reads
+				if layout == batch.LayoutStreams {
+					cells *= rows
+				}
+				ms = append(ms, batch.Measure{Layout: layout, Rows: rows, Cells: cells, Time: c.duration})
+			}
+		}
+	}
+	if rows < 2 {
+		return batch.LayoutCosts{}, false
+	}
+	return batch.FitLayoutCosts(ms, evaluation)
+}
+
+func abs(n int) int { return max(n, -n) }
+
+// prefillSequence computes length tokens of a sequence in chunks.
+func prefillSequence(m Model, chunk, seq, length int) error {
+	var rows []batch.Row
+	for at := 0; at < length; at += len(rows) {
+		rows = rows[:0]
+		for i := at; i < min(at+chunk, length); i++ {
+			rows = append(rows, batch.Row{Token: fillToken(m, i+seq), Pos: int32(i), Seq: int32(seq), Output: -1, Kind: batch.RowPrefill})
+		}
+		rows[len(rows)-1].Output = 0
+		if err := decode(m, rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package worker
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"hearth/engine/batch"
+)
+
+func TestLayoutFollowsTheLoad(t *testing.T) {
+	cfg := batch.Config{Cells: 2048, Context: 512, Sequences: 4, Parking: 8, Chunk: 64, Outputs: 4}
+	m := newFakeModel(cfg)
+	l, err := newLoop(m, cfg, testLog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := cfg
+	other.Layout = batch.LayoutStreams
+	l.layouts = map[batch.Layout]layoutState{batch.LayoutUnified: {cfg: cfg}, batch.LayoutStreams: {cfg: other}}
+	// As measured on a GPU: a cell costs four times as much in the unified layout.
+	l.sched.AutoLayout(batch.LayoutCosts{Base: 4e-3, UnifiedCell: 4e-7 * 100, StreamsCell: 1e-7 * 100, Evaluation: 4e-3})
+	r := newRigOf(t, m, l)
+	var ids []uint64
+	for i := range 40 {
+		ids = append(ids, r.submit(request(prompt(100+i, i), 100)))
+	}
+	for i, id := range ids {
+		if o := r.result(id); !slices.Equal(o.tokens[0], truth(prompt(100+i, i), 100)) {
+			t.Fatalf("request %d: %v", i, o.failed)
+		}
+	}
+	// Nothing runs: the scheduler may have proposed it after the last one.
+	o := r.result(r.submit(request(prompt(50, 3), 20)))
+	if !slices.Equal(o.tokens[0], truth(prompt(50, 3), 20)) {
+		t.Error("wrong answer after the change")
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !slices.Contains(m.relaid, batch.LayoutStreams) {
+		t.Errorf("the layout was changed to %v", m.relaid)
+	}
+}
+
+func TestBothLayoutsAreMeasured(t *testing.T) {
+	cfg := batch.Config{Cells: 2048, Context: 512, Sequences: 4, Parking: 8, Chunk: 64, Outputs: 4}
+	for _, unifiedCost := range []time.Duration{time.Microsecond, 40 * time.Microsecond} { // of a cell; of a token in streams it is 10 us
+		synctest.Test(t, func(t *testing.T) {
+			m := newFakeModel(cfg)
+			m.async = true
+			m.decode = func(rows []batch.Row) {
+				d := 3 * time.Millisecond
+				span, tokens := 256, 0
+				for _, r := range rows {
+					n := (int(r.Pos) + 256) / 256 * 256
+					span, tokens = max(span, n), tokens+n
+				}
+				if m.cfg.Layout == batch.LayoutStreams {
+					d += time.Duration(tokens) * 10 * time.Microsecond
+				} else {
+					d += time.Duration(span) * unifiedCost
+				}
+				<-time.After(d)
+			}
+			until := time.Now().Add(time.Hour)
+			first, err := prepareLayout(t.Context(), m, cfg, until, false, testLog(t), func(string, float64) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			start, states, costs, auto, err := bothLayouts(t.Context(), m, first, until, testLog(t), func(string, float64) {})
+			if err != nil || !auto || len(states) != 2 {
+				t.Fatalf("auto %v, %d states, %v", auto, len(states), err)
+			}
+			want, relaid := batch.LayoutUnified, []batch.Layout{batch.LayoutStreams, batch.LayoutUnified}
+			if unifiedCost > 10*time.Microsecond {
+				want, relaid = batch.LayoutStreams, relaid[:1]
+			}
+			if start.cfg.Layout != want || !slices.Equal(m.relaid, relaid) {
+				t.Errorf("starts with %s after %v, costs %+v", start.cfg.Layout, m.relaid, costs)
+			}
+			if got, want := costs.StreamsCell, 10e-6; math.Abs(got-want) > want/10 {
+				t.Errorf("a token in streams costs %g s, want %g", got, want)
+			}
+		})
+	}
+}
+
+func TestTooSmallAContextIsNoChoice(t *testing.T) {
+	m := newFakeModel(batch.Config{Cells: 128, Context: 64, Sequences: 4, Chunk: 32, Outputs: 4})
+	until := time.Now().Add(time.Hour)
+	first, err := prepareLayout(t.Context(), m, m.cfg, until, false, testLog(t), func(string, float64) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if start, _, _, auto, err := bothLayouts(t.Context(), m, first, until, testLog(t), func(string, float64) {}); auto || err != nil || start.cfg.Layout != batch.LayoutUnified {
+		t.Errorf("auto %v, %s, %v", auto, start.cfg.Layout, err)
+	}
+}
