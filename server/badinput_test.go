@@ -374,7 +374,7 @@ func TestNoChatTemplate(t *testing.T) {
 }
 
 func TestLoadingModel(t *testing.T) {
-	f := newFixture(t)
+	f := newFixture(t, func(c *server.Config) { c.DefaultModel = "m" })
 	f.models.SetLoaded(api.Status{Name: "m", State: api.StateLoading, Progress: 0.25})
 	w := f.do("GET", "/ready", "")
 	if w.Code != 503 || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), `"progress":0.25`) || !strings.Contains(w.Body.String(), `"status":"loading"`) {
@@ -386,5 +386,14 @@ func TestLoadingModel(t *testing.T) {
 	}
 	if w := f.do("GET", "/health", ""); w.Code != 200 {
 		t.Errorf("health: %d", w.Code)
+	}
+	// Without a model to start with, models are loaded on demand: there is nothing to wait for, and nothing that one
+	// model's trouble says about the others.
+	f = newFixture(t)
+	for _, loaded := range [][]api.Status{nil, {{Name: "m", State: api.StateFailed, Err: "no"}}} {
+		f.models.SetLoaded(loaded...)
+		if w := f.do("GET", "/ready", ""); w.Code != 200 || !strings.Contains(w.Body.String(), `"status":"ready"`) {
+			t.Errorf("on demand, with %v: %d %s", loaded, w.Code, w.Body)
+		}
 	}
 }

@@ -64,7 +64,8 @@ func (a *API) health(c *gin.Context) error {
 	return api.WriteJSON(c.Writer, http.StatusOK, []byte(`{"status":"ok"}`))
 }
 
-// ready answers 200 when a model is ready, and 503 with what there is to wait for otherwise.
+// ready answers 200 when requests can be served, and 503 with what there is to wait for otherwise: the model that the
+// server was started with. A server without one loads models when they are asked for, and is ready from the start.
 func (a *API) ready(c *gin.Context) error {
 	type model struct {
 		Name     string  `json:"name"`
@@ -84,6 +85,9 @@ func (a *API) ready(c *gin.Context) error {
 		case s.State == api.StateLoading && reply.Status != "ready":
 			reply.Status = "loading"
 		}
+	}
+	if a.cfg.DefaultModel == "" {
+		reply.Status = "ready"
 	}
 	if a.cfg.Draining() {
 		reply.Status = "stopping"
