@@ -32,7 +32,7 @@ CACHE_DIR := $(or $(HEARTH_CACHE),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME)/heart
 TOOL := CGO_ENABLED=0 go run ./scripts/engine
 FETCH := -cache "$(CACHE_DIR)" $(if $(HEARTH_DEBIAN_MIRROR),-mirror "$(HEARTH_DEBIAN_MIRROR)")
 
-.PHONY: help deps engine build run test check bench bench-peers test-hip test-hip-cached testmesa testrocr peers engine-relock clean
+.PHONY: help deps engine build run test check bench bench-peers test-hip test-hip-cached fuzz testmesa testrocr peers engine-relock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -109,6 +109,11 @@ test-hip: testrocr testmesa ## tests that need the HIP bundle (465 MB to downloa
 
 test-hip-cached: # test-hip where its packages were downloaded before: for continuous integration
 	@if $(TOOL) cached -sets base,hip,testrocr,mesa $(FETCH); then $(MAKE) test-hip; else echo "test-hip: skipped"; fi
+
+FUZZTIME ?= 10m
+fuzz: ## fuzz every parser, one after the other, FUZZTIME (10m) each
+	@for f in $$(grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' . | sed 's,/[^/]*:func ,:,'); do \
+		echo "fuzz: $$f"; CGO_ENABLED=0 go test -run '^$$' -fuzz "^$${f##*:}\$$" -fuzztime $(FUZZTIME) "$${f%%:*}" || exit 1; done
 
 engine-relock: ## write engine.lock anew from the archive as it is now
 	@$(TOOL) relock $(FETCH)

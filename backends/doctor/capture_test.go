@@ -68,7 +68,7 @@ func TestRedactorKeepsWordsApart(t *testing.T) {
 	if got := r.text("amdgpu on amd: edge of ed,ed."); got != "amdgpu on host: edge of user,user." {
 		t.Errorf("%q", got)
 	}
-	if r.serial(0) != 0 || r.serial(7) != r.serial(7) || r.serial(7) == r.serial(8) {
+	if first := r.serial(7); r.serial(0) != 0 || r.serial(7) != first || r.serial(8) == first {
 		t.Error("serials do not map one to one")
 	}
 }

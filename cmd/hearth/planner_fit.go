@@ -42,7 +42,7 @@ func (l *fitting) fit() (fit.Estimate, error) {
 	}
 	sequences := cmp.Or(l.run.MaxSequences, engine.DefaultMaxSequences)
 	r := fit.Request{
-		Cells: max(pad(l.run.Cells), context), Chunk: l.run.Chunk, Outputs: sequences, KVTypeK: l.run.KVTypeK, KVTypeV: l.run.KVTypeV,
+		Cells: max(pad(l.run.Cells), context), Chunk: l.run.Chunk, Outputs: sequences, Sequences: sequences, KVTypeK: l.run.KVTypeK, KVTypeV: l.run.KVTypeV,
 		FlashAttention: l.run.FlashAttention != "off", NoMMap: !l.run.MMap,
 	}
 	pooled := l.spec.Mode == "embedding" || l.spec.Mode == "rerank"

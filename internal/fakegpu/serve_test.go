@@ -3,6 +3,7 @@ package fakegpu
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -92,8 +93,8 @@ type serving struct {
 	log *logBuffer
 }
 
-// serve starts hearth on the rig's machine and waits until the toy model is ready or refused.
-func (r *Rig) serve(t *testing.T, hearth, machine string, flags ...string) serving {
+// command is `hearth serve` with the toy model on the rig's machine, and the address it will listen on.
+func (r *Rig) command(t *testing.T, hearth, machine string, flags ...string) (cmd *exec.Cmd, addr string) {
 	t.Helper()
 	dir := t.TempDir()
 	model := filepath.Join(dir, "toy.gguf")
@@ -104,7 +105,7 @@ func (r *Rig) serve(t *testing.T, hearth, machine string, flags ...string) servi
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := l.Addr().String()
+	addr = l.Addr().String()
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -113,11 +114,18 @@ func (r *Rig) serve(t *testing.T, hearth, machine string, flags ...string) servi
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(run) })
-	env := r.Env("XDG_DATA_HOME="+dir+"/data", "XDG_STATE_HOME="+dir+"/state", "XDG_CONFIG_HOME="+dir+"/config", "XDG_CACHE_HOME="+dir+"/cache",
+	cmd = exec.Command(hearth, append([]string{"serve", model, "--listen", addr}, flags...)...)
+	cmd.Env = r.Env("XDG_DATA_HOME="+dir+"/data", "XDG_STATE_HOME="+dir+"/state", "XDG_CONFIG_HOME="+dir+"/config", "XDG_CACHE_HOME="+dir+"/cache",
 		"XDG_RUNTIME_DIR="+run, "HEARTH_ENGINE_DIR="+r.folder(t), "HEARTH_BUNDLE=fake", "HEARTH_SYS_ROOT="+fixtures.Dir(t, machine))
-	cmd := exec.Command(hearth, append([]string{"serve", model, "--listen", addr}, flags...)...)
+	return cmd, addr
+}
+
+// serve starts hearth on the rig's machine and waits until the toy model is ready.
+func (r *Rig) serve(t *testing.T, hearth, machine string, flags ...string) serving {
+	t.Helper()
+	cmd, addr := r.command(t, hearth, machine, flags...)
 	s := serving{url: "http://" + addr, log: &logBuffer{}}
-	cmd.Env, cmd.Stdout, cmd.Stderr = env, s.log, s.log
+	cmd.Stdout, cmd.Stderr = s.log, s.log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -251,5 +259,25 @@ func TestServeRefusesAFakeR9700(t *testing.T) {
 				t.Errorf("the reply says %v", h)
 			}
 		})
+	}
+}
+
+// TestHIPAskedForOnAFakeR9700: who insists on HIP gets an error that names what is missing and the way out, and no worker.
+func TestHIPAskedForOnAFakeR9700(t *testing.T) {
+	r := New(t, "r9700")
+	cmd, _ := r.command(t, buildHearth(t), "r9700", "--backend", "hip")
+	ended := time.AfterFunc(deadline, func() { _ = cmd.Process.Kill() })
+	defer ended.Stop()
+	out, err := cmd.CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() <= 0 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{"no code object for gfx1201", "use Vulkan", "hearth doctor"} {
+		if !bytes.Contains(out, []byte(want)) {
+			t.Errorf("%q is not said:\n%s", want, out)
+		}
+	}
+	if bytes.Contains(out, []byte("loading model")) || bytes.Contains(out, []byte("SIGABRT")) {
+		t.Errorf("it was tried:\n%s", out)
 	}
 }

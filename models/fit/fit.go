@@ -29,6 +29,8 @@ type Request struct {
 	// KVTypeK and KVTypeV are ggml type names, such as "q8_0" (empty: f16).
 	KVTypeK, KVTypeV string
 	FlashAttention   bool
+	// Sequences is how many have a recurrent state of their own, in models that have one (0: 1).
+	Sequences int
 	// Outputs is the number of rows whose logits a step keeps, n_outputs_max (0: 32, or Chunk if that is less). The
 	// worker needs one for each sequence; llama.cpp's own tools keep a whole chunk of them, which for a vocabulary of
 	// 262144 tokens is 512 MiB, twice.
@@ -132,13 +134,15 @@ func (r Request) rows() (chunk, outputs uint64) {
 }
 
 func (r Request) options() ([]ggufparser.GGUFRunEstimateOption, error) {
-	if r.Cells < 0 || r.Cells > math.MaxInt32 || r.Chunk < 0 || r.Chunk > math.MaxInt32 || r.Outputs < 0 {
-		return nil, fmt.Errorf("%w: cells %d, chunk %d, outputs %d", ErrRequest, r.Cells, r.Chunk, r.Outputs)
+	if r.Cells < 0 || r.Cells > math.MaxInt32 || r.Chunk < 0 || r.Chunk > math.MaxInt32 || r.Outputs < 0 || r.Sequences < 0 || r.Sequences > math.MaxInt32 {
+		return nil, fmt.Errorf("%w: cells %d, chunk %d, outputs %d, sequences %d", ErrRequest, r.Cells, r.Chunk, r.Outputs, r.Sequences)
 	}
 	rows, _ := r.rows()
 	chunk := int32(rows)
 	opts := []ggufparser.GGUFRunEstimateOption{
 		ggufparser.WithLLaMACppLogicalBatchSize(chunk), ggufparser.WithLLaMACppPhysicalBatchSize(chunk),
+		// The worker keeps all cells of window layers too, so that a prefix of any length can be used again.
+		ggufparser.WithLLaMACppFullSizeSWACache(), ggufparser.WithParallelSize(int32(max(r.Sequences, 1))),
 	}
 	if r.Cells > 0 {
 		opts = append(opts, ggufparser.WithLLaMACppContextSize(int32(r.Cells)))

@@ -54,6 +54,22 @@ func TestKVCache(t *testing.T) {
 	}
 }
 
+// Window layers keep every cell, as the worker wants it; a recurrent state costs the same whatever the context, once for
+// each sequence.
+func TestWindowsAndStates(t *testing.T) {
+	gemma := open(t, toygguf.Spec{Kind: toygguf.Gemma3, Layers: 6, SWA: 512})
+	llama := open(t, toygguf.Spec{Kind: toygguf.Llama, Layers: 6})
+	small, large := of(t, gemma, Request{Cells: 8192}).Device.KV, of(t, gemma, Request{Cells: 16384}).Device.KV
+	if large != 2*small || small != of(t, llama, Request{Cells: 8192}).Device.KV {
+		t.Errorf("windows: %d for 8192 cells, %d for 16384", small, large)
+	}
+	mamba := open(t, toygguf.Spec{Kind: toygguf.Mamba})
+	one := of(t, mamba, Request{Cells: 4096}).Device.KV
+	if many := of(t, mamba, Request{Cells: 16384, Sequences: 8}).Device.KV; one == 0 || many != 8*one {
+		t.Errorf("states: %d for one sequence, %d for eight", one, many)
+	}
+}
+
 func TestWeightsAreAllAccounted(t *testing.T) {
 	for kind, copies := range map[toygguf.Kind]int64{toygguf.Llama: 0, toygguf.Gemma3: 1} { // Gemma's output matrix is its input's
 		f := open(t, toygguf.Spec{Kind: kind, Vocab: 4096, Layers: 6})
