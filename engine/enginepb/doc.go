@@ -23,5 +23,10 @@ const MaxMessageBytes = 64 << 20
 // ListeningLine is what a worker prints on stdout, followed by a newline, once its socket accepts connections.
 const ListeningLine = "hearth-engine listening"
 
+// AdmittedPrefix begins the lines that a worker prints on stdout when requests enter its batch, followed by their ids
+// (of the ClientFrames) with a space between them. Only these requests can be to blame for a crash. The lines are
+// written before the step that computes them: what is in a pipe outlives the process, a frame in its buffers does not.
+const AdmittedPrefix = "admitted "
+
 // duration converts the wire's nanoseconds.
 func duration(ns int64) time.Duration { return time.Duration(ns) }

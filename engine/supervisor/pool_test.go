@@ -548,3 +548,26 @@ func TestLastWords(t *testing.T) {
 
 // advance moves the bubble's clock by d.
 func advance(d time.Duration) { <-time.After(d) }
+
+func TestStdoutLines(t *testing.T) {
+	var got []uint64
+	rest := &tail{log: slog.New(slog.DiscardHandler)}
+	s := newStdout(rest, func(ids []uint64) { got = append(got, ids...) })
+	text := "hello\nadmitted 1 2\nadmitted 18446744073709551615\nsome noise\nadmitted x\nadmit" // the last one never ends
+	for i := range len(text) {                                                                  // however the pipe cuts it
+		fmt.Fprint(s, text[i:i+1])
+	}
+	if l := <-s.line; l != "hello" {
+		t.Errorf("first line %q", l)
+	}
+	if !slices.Equal(got, []uint64{1, 2, 1<<64 - 1}) {
+		t.Errorf("admitted %v", got)
+	}
+	if rest.String() != "some noise\nadmitted x\n" {
+		t.Errorf("the rest is %q", rest.String())
+	}
+	fmt.Fprint(s, strings.Repeat("z", 3*maxLine)) // a line without end is not kept
+	if n := len(s.buf); n > maxLine {
+		t.Errorf("%d bytes are kept", n)
+	}
+}

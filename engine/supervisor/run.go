@@ -74,7 +74,8 @@ func (m *model) start() (worker, error) {
 			m.stage, m.progress = stage, fraction
 			m.mu.Unlock()
 		},
-		frame: m.deliver,
+		frame:    m.deliver,
+		admitted: m.admitted,
 	})
 	if err != nil {
 		return nil, err

@@ -42,6 +42,7 @@ type hooks struct {
 	started  func(pid int)
 	progress func(stage string, fraction float64)
 	frame    func(*enginepb.WorkerFrame)
+	admitted func(ids []uint64) // requests that entered the batch
 }
 
 // health is a worker's own account of its step loop.

@@ -21,6 +21,7 @@ import (
 type Service struct {
 	enginepb.UnimplementedWorkerServer
 	opener Opener
+	notes  io.Writer
 	log    *slog.Logger
 	prep   chan struct{} // bounds preparing goroutines
 
@@ -35,10 +36,11 @@ type Service struct {
 	wg      sync.WaitGroup
 }
 
-// NewService makes a service that will load its model with opener.
-func NewService(opener Opener, log *slog.Logger) *Service {
+// NewService makes a service that will load its model with opener. Which requests enter the batch is written to notes
+// (the process's stdout) in lines of enginepb.AdmittedPrefix.
+func NewService(opener Opener, notes io.Writer, log *slog.Logger) *Service {
 	return &Service{
-		opener: opener, log: log, done: make(chan struct{}),
+		opener: opener, notes: notes, log: log, done: make(chan struct{}),
 		// Tokenising is short; more at once than there are cores only makes each slower.
 		prep: make(chan struct{}, max(2, runtime.GOMAXPROCS(0))),
 	}
@@ -189,7 +191,7 @@ func (s *Service) start(ctx context.Context, m Model, cfg *batch.Config, info *e
 			return nil, err
 		}
 	}
-	l, err := newLoop(m, first.cfg, s.log)
+	l, err := newLoop(m, first.cfg, s.notes, s.log)
 	if err != nil {
 		return nil, err
 	}
