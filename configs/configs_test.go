@@ -185,6 +185,10 @@ func TestFieldsAreComplete(t *testing.T) {
 	for _, f := range Fields() {
 		if f.Doc == "" || len(f.Env) == 0 {
 			t.Errorf("%s has no documentation or variable", f.Key)
+			continue
+		}
+		if !strings.HasPrefix(f.Env[0], "HEARTH_") {
+			t.Errorf("%s has no variable of hearth's own, only %s", f.Key, f.Env)
 		}
 		for _, n := range append(append([]string{f.Key}, f.Env...), "--"+f.Flag) {
 			if n == "--" {

@@ -47,8 +47,7 @@ type Request struct {
 	Prompt Prompt
 	// N is how many independent continuations ("choices") to sample, 1..MaxChoices; 0 means 1. The prompt is prefilled once.
 	N int
-	// MaxTokens bounds each choice's output, in tokens. Negative: until the context is full. Zero asks for no output
-	//.
+	// MaxTokens bounds each choice's output, in tokens. Negative: until the context is full. Zero asks for no output.
 	MaxTokens int
 	// Stop lists strings that end a choice. The stop string itself is not part of the text.
 	Stop []string

@@ -67,7 +67,7 @@ func (s *Server) checkOrigin(c *gin.Context) {
 	switch {
 	case s.originListed(origin):
 		h.Set("Access-Control-Allow-Origin", origin)
-		h.Set("Access-Control-Expose-Headers", "X-Request-Id, Retry-After, Openai-Processing-Ms")
+		h.Set("Access-Control-Expose-Headers", "X-Request-Id, Retry-After, Openai-Processing-Ms, X-Hearth-Backend, X-Hearth-Device, X-Hearth-Fallback")
 		if preflight {
 			h.Set("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS")
 			h.Set("Access-Control-Allow-Headers", c.GetHeader("Access-Control-Request-Headers"))

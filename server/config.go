@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"hearth/chat/template"
 	"hearth/server/api"
 )
@@ -59,6 +61,8 @@ type Deps struct {
 	Models  Models
 	Logger  *slog.Logger
 	Version string // of hearth, such as "0.1.0"
+	// Collectors are more metrics for GET /metrics, such as those of the GPUs.
+	Collectors []prometheus.Collector
 	// Doctor answers GET /api/doctor; it keeps the network out itself. Nil: there is no such path.
 	Doctor http.Handler
 }

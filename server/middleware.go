@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -50,7 +51,7 @@ func (s *Server) observe(c *gin.Context) {
 		cancel(nil)
 	}()
 	c.Request = c.Request.WithContext(ctx)
-	c.Writer = &timedWriter{ResponseWriter: c.Writer, start: start}
+	c.Writer = &stampedWriter{ResponseWriter: c.Writer, info: info}
 	c.Header("X-Request-Id", info.ID)
 	c.Header("Openai-Version", "2020-10-01")
 
@@ -96,31 +97,71 @@ func (s *Server) finish(c *gin.Context, info *api.Request) {
 	s.deps.Logger.LogAttrs(context.Background(), level, "request", attrs...)
 }
 
-// timedWriter adds openai-processing-ms when the header goes out.
-type timedWriter struct {
+// stampedWriter adds what is known when the header goes out: the time it took, and where the model runs.
+type stampedWriter struct {
 	gin.ResponseWriter
-	start time.Time
-	timed bool
+	info    *api.Request
+	stamped bool
 }
 
 // Unwrap lets http.ResponseController find the connection.
-func (w *timedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *stampedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-func (w *timedWriter) WriteHeader(code int) {
+func (w *stampedWriter) WriteHeader(code int) {
 	w.stamp()
 	w.ResponseWriter.WriteHeader(code)
 }
 
-func (w *timedWriter) Write(b []byte) (int, error) {
+func (w *stampedWriter) Write(b []byte) (int, error) {
 	w.stamp()
 	return w.ResponseWriter.Write(b)
 }
 
-func (w *timedWriter) stamp() {
-	if !w.timed {
-		w.timed = true
-		w.Header().Set("Openai-Processing-Ms", strconv.FormatInt(time.Since(w.start).Milliseconds(), 10))
+// Response headers of hearth's own. docs/devices.md explains them.
+const (
+	headerBackend  = "X-Hearth-Backend"
+	headerDevice   = "X-Hearth-Device"
+	headerFallback = "X-Hearth-Fallback"
+)
+
+func (w *stampedWriter) stamp() {
+	if w.stamped {
+		return
 	}
+	w.stamped = true
+	h := w.Header()
+	h.Set("Openai-Processing-Ms", strconv.FormatInt(time.Since(w.info.Start).Milliseconds(), 10))
+	p := w.info.Placement()
+	if p == nil {
+		return
+	}
+	h.Set(headerBackend, p.Backend)
+	if p.Device != "" {
+		h.Set(headerDevice, headerText(p.Device))
+	}
+	if p.Fallback != "" {
+		h.Set(headerFallback, headerText(p.Fallback))
+	}
+}
+
+// headerText makes a text fit for a header: one line of printable ASCII, at most 400 bytes.
+func headerText(s string) string {
+	const most = 400 // proxies bound the whole header at 4 or 8 KiB
+	var b strings.Builder
+	for _, c := range s {
+		if b.Len() == most {
+			break
+		}
+		switch {
+		case c >= ' ' && c <= '~':
+			b.WriteByte(byte(c))
+		case c == '\n' || c == '\t' || c == '\r':
+			b.WriteByte(' ')
+		default:
+			b.WriteByte('?')
+		}
+	}
+	return strings.TrimSpace(b.String())
 }
 
 // requestID returns the client's id when it is sane, or a new one.

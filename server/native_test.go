@@ -6,14 +6,18 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"hearth/engine"
 	"hearth/engine/enginetest"
+	"hearth/server"
 	"hearth/server/api"
+	"hearth/server/apitest"
 )
 
 // decode unmarshals a 200.
@@ -83,6 +87,29 @@ func TestPS(t *testing.T) {
 	}
 	if w := f.do("GET", "/slots?fail_on_no_slot=1", ""); w.Code != 200 || strings.Count(w.Body.String(), `"is_processing":true`) != 2 {
 		t.Errorf("slots: %d %s", w.Code, w.Body)
+	}
+}
+
+// Every reply says where its model runs, and why not where it was asked for: on one line, whatever a driver printed.
+func TestPlacementHeaders(t *testing.T) {
+	f := newFixture(t)
+	f.model.Details.Backend, f.model.Details.Device = "vulkan", engine.Device{Name: "Vulkan0", PCI: "0000:03:00.0"}
+	f.models.SetLoaded(api.Status{Name: f.model.Details.Name, State: api.StateReady, FallbackReason: "hip: no code object\nfor gfx1201 \u2013 use Vulkan" + strings.Repeat("x", 1000)})
+	for _, body := range []string{`{"messages":[{"role":"user","content":"hi"}],"max_tokens":1}`, `{"messages":[{"role":"user","content":"hi"}],"max_tokens":1,"stream":true}`} {
+		h := f.do("POST", "/v1/chat/completions", body).Header()
+		if h.Get("X-Hearth-Backend") != "vulkan" || h.Get("X-Hearth-Device") != "0000:03:00.0" {
+			t.Errorf("%s: %v", body, h)
+		}
+		if got := h.Get("X-Hearth-Fallback"); !strings.HasPrefix(got, "hip: no code object for gfx1201 ? use Vulkan") || len(got) > 400 {
+			t.Errorf("%s: fallback %q", body, got)
+		}
+	}
+	f.models.SetLoaded()
+	if h := f.do("POST", "/tokenize", `{"content":"hi"}`).Header(); h.Get("X-Hearth-Backend") != "vulkan" || h.Values("X-Hearth-Fallback") != nil {
+		t.Errorf("without a fallback: %v", h)
+	}
+	if h := f.do("GET", "/health", "").Header(); h.Values("X-Hearth-Backend") != nil {
+		t.Errorf("without a model: %v", h)
 	}
 }
 
@@ -188,6 +215,25 @@ func TestRerank(t *testing.T) {
 	}
 	if w := f.post("/v1/reranking", `{"query":"cats","documents":[{"text":"cats"}]}`); w.Code != 200 || strings.Contains(w.Body.String(), `"document"`) {
 		t.Errorf("got %d %s", w.Code, w.Body)
+	}
+}
+
+// Somebody else's metrics stand beside the server's own; a name that is taken is an error at start.
+func TestMoreMetrics(t *testing.T) {
+	more := prometheus.NewGauge(prometheus.GaugeOpts{Name: "hearth_device_test", Help: "A GPU's."})
+	s, err := server.New(server.Config{}, server.Deps{Models: apitest.New(), Collectors: []prometheus.Collector{more}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+	r.Host, r.RemoteAddr = "localhost", "127.0.0.1:1"
+	s.Handler().ServeHTTP(w, r)
+	if !strings.Contains(w.Body.String(), "hearth_device_test 0") {
+		t.Errorf("not served: %s", w.Body)
+	}
+	if _, err := server.New(server.Config{}, server.Deps{Models: apitest.New(), Collectors: []prometheus.Collector{more, more}}); err == nil {
+		t.Error("the same metric twice is accepted")
 	}
 }
 

@@ -45,6 +45,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	cfg.applyDefaults()
 	s := &Server{cfg: cfg, deps: deps, keys: hashKeys(cfg.APIKeys), metrics: metrics.New(deps.Version, deps.Models.Loaded)}
+	if err := s.metrics.Register(deps.Collectors...); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
 	s.hard, s.hardStop = context.WithCancelCause(context.Background())
 	s.handler = s.routes()
 	return s, nil

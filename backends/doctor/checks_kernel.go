@@ -50,6 +50,37 @@ func checkTTM(f *facts) outcome {
 	return good("")
 }
 
+// A card is taken to spill when its VRAM is this full, in percent, while it maps this much system memory, in bytes:
+// drivers keep some tens of MiB there anyway, a desktop on the card up to some hundred.
+const (
+	spillPercent = 95
+	spillBytes   = 1 << 30
+)
+
+func checkSpill(f *facts) outcome {
+	var full []string
+	known := false
+	for _, d := range f.Devices {
+		used, ok1 := d.Memory.VRAMUsed.Get()
+		total, ok2 := d.Memory.VRAMTotal.Get()
+		mapped, ok3 := d.Memory.GTTUsed.Get()
+		if d.Kind != backends.KindDiscrete || !ok1 || !ok2 || !ok3 {
+			continue
+		}
+		known = true
+		if used >= total/100*spillPercent && mapped >= spillBytes {
+			full = append(full, fmt.Sprintf("%s: %d of %d MiB of VRAM in use, and %d MiB of system memory", describe(d), used>>20, total>>20, mapped>>20))
+		}
+	}
+	switch {
+	case len(full) > 0:
+		return warning(strings.Join(full, ", "))
+	case !known:
+		return skipped("no discrete GPU says how much of its memory is in use")
+	}
+	return good("")
+}
+
 func checkPCIe(f *facts) outcome {
 	var slow []string
 	for _, c := range f.System.Cards {

@@ -113,3 +113,26 @@ func TestKmsgText(t *testing.T) {
 		}
 	}
 }
+
+// TestSpill: a full card that maps system memory is a warning; an integrated GPU does that all day.
+func TestSpill(t *testing.T) {
+	const total = 24 << 30
+	mem := func(vram, gtt uint64) backends.Memory {
+		return backends.Memory{VRAMTotal: backends.Some[uint64](total), VRAMUsed: backends.Some(vram), GTTUsed: backends.Some(gtt)}
+	}
+	for _, c := range []struct {
+		name string
+		d    backends.Device
+		want Status
+	}{
+		{"full and spilling", backends.Device{Kind: backends.KindDiscrete, Memory: mem(total-1<<20, 3<<30)}, Warn},
+		{"full", backends.Device{Kind: backends.KindDiscrete, Memory: mem(total-1<<20, 100<<20)}, OK},
+		{"system memory for another reason", backends.Device{Kind: backends.KindDiscrete, Memory: mem(total/2, 3<<30)}, OK},
+		{"integrated", backends.Device{Kind: backends.KindIntegrated, Memory: mem(total, 30<<30)}, Skip},
+		{"unknown use", backends.Device{Kind: backends.KindDiscrete}, Skip},
+	} {
+		if got := checkSpill(&facts{machine: &machine{Devices: []backends.Device{c.d}}}); got.status != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got.status, c.want)
+		}
+	}
+}

@@ -98,6 +98,12 @@ func kernelRows() []row {
 			source: "llama.cpp #18159 #19818; ROCm #5444",
 		},
 		{
+			id: "kernel-vram-spill", layer: k, title: "no GPU's memory spills into the system's", needs: []string{idDriver}, run: checkSpill,
+			cause:  "the VRAM is full and the driver puts the rest into system memory: the GPU goes on at about a tenth of its speed",
+			fix:    "unload models or other programs on the GPU (hearth ps; hearth devices --watch), or use a smaller context, KV type or quantisation",
+			source: "mem_info_vram_used and mem_info_gtt_used; hearth_device_vram_spilled_bytes says it while hearth serves",
+		},
+		{
 			id: "kernel-pcie-link", layer: k, title: "the PCIe link has its full width", needs: []string{idDriver}, run: checkPCIe,
 			cause:  "the card sits in a slot with fewer lanes than it has: loading is slow, split models are slow",
 			fix:    "another slot, or nothing if the board has no better one",

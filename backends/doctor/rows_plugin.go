@@ -46,7 +46,7 @@ func pluginRows() []row {
 		},
 		{
 			id: "plugin-memory", layer: l, title: "the plugins found memory to work with", needs: []string{idGPU}, where: inHIPProbe,
-			symptoms: []string{"plugin-oom", "plugin-assert", "plugin-not-loaded"},
+			symptoms: []string{"plugin-oom", "plugin-assert", "plugin-no-driver", "plugin-not-loaded"},
 		},
 	}
 }

@@ -275,7 +275,7 @@ func verdict(r *Report, f *facts) string {
 	case lead != nil:
 		return fmt.Sprintf("%s; the first broken layer is %q: %s", count(fails, "problem"), lead.Layer, first(lead.Cause, lead.Title))
 	case !f.HasGPU():
-		return "no AMD GPU; models run on the CPU"
+		return "layer 1 (kernel) is absent: there is no AMD GPU. Models run on the CPU"
 	case warns > 0:
 		return fmt.Sprintf("no layer is broken, %s", count(warns, "warning"))
 	}

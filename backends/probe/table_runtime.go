@@ -55,8 +55,15 @@ func pluginSymptoms() []Symptom {
 			Source: "llama.cpp's HIP allocator",
 		},
 		{
+			ID: "plugin-no-driver", Layer: LayerPlugin,
+			Any:    []string{"ggml_backend_init returned NULL"},
+			Cause:  "the plugin found no driver to work with",
+			Fix:    "Vulkan: install the host's driver (mesa-vulkan-drivers) or bring one in the bundle (HEARTH_MESA=ON); HIP: the checks of the kernel and of ROCr say what is missing",
+			Source: "measured: ggml 0.27.0 on a machine without a Vulkan driver",
+		},
+		{
 			ID: "plugin-not-loaded", Layer: LayerPlugin,
-			Match:  `(ggml_backend_load|load_backend).*failed to (load|find|initialize)`,
+			Match:  `(ggml_backend_load|load_backend).*failed to (load|find)`,
 			Cause:  "llama.cpp refused the plugin: a library it needs is missing, or it is of another version",
 			Fix:    "rebuild the bundle (make engine); the line beside it names the library",
 			Source: "ggml-backend-reg",

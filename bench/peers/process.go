@@ -113,7 +113,8 @@ func (p *Process) askModel(ctx context.Context) error {
 
 // Client returns a load client for the process. timeout bounds one request; 0: ten minutes.
 func (p *Process) Client(timeout time.Duration) *load.Client {
-	tr := &http.Transport{MaxIdleConnsPerHost: 1024}
+	// A connection for each request: llama-server closes idle ones after five seconds, in the middle of the next request.
+	tr := &http.Transport{DisableKeepAlives: true}
 	return &load.Client{BaseURL: p.url(), Model: p.Model, HTTP: &http.Client{Transport: tr}, IgnoreEOS: true, Timeout: timeout}
 }
 

@@ -55,16 +55,20 @@ func (t *Template) Segments(in Input) ([]Segment, error) {
 type marks struct{ open, close, end string }
 
 func newMarks(messages []Message) (marks, bool) {
-	var free []string
-	for r := '\ue100'; r < '\uf8ff' && len(free) < 3; r++ {
-		used := false
-		for i := range messages {
-			if strings.ContainsRune(messages[i].Content, r) {
-				used = true
-				break
+	const low, high = '\ue100', '\uf8ff'
+	// One pass over the text, whatever it holds: a search for each candidate would let a message that holds them all
+	// cost thousands of passes.
+	var used [high - low]bool
+	for i := range messages {
+		for _, r := range messages[i].Content {
+			if r >= low && r < high {
+				used[r-low] = true
 			}
 		}
-		if !used {
+	}
+	var free []string
+	for r := low; r < high && len(free) < 3; r++ {
+		if !used[r-low] {
 			free = append(free, string(r))
 		}
 	}
@@ -92,29 +96,38 @@ func (m marks) mark(messages []Message) bool {
 // split cuts rendered text at the marks. A template that cut a marked text apart leaves marks without partner; they go.
 func (m marks) split(text string) []Segment {
 	var out []Segment
-	add := func(s string, trusted bool) {
-		s = strings.NewReplacer(m.open, "", m.close, "").Replace(s)
-		if s == "" {
+	var run strings.Builder // pieces of equal trust, until one of the other kind comes
+	trusted := true
+	unmark := strings.NewReplacer(m.open, "", m.close, "")
+	flush := func() {
+		if run.Len() > 0 {
+			out = append(out, Segment{run.String(), trusted})
+			run.Reset()
+		}
+	}
+	add := func(s string, trust bool) {
+		if s = unmark.Replace(s); s == "" {
 			return
 		}
-		if n := len(out); n > 0 && out[n-1].Trusted == trusted {
-			out[n-1].Text += s
-			return
+		if trust != trusted {
+			flush()
+			trusted = trust
 		}
-		out = append(out, Segment{s, trusted})
+		run.WriteString(s)
 	}
 	for {
 		before, rest, ok := strings.Cut(text, m.open)
 		add(before, true)
 		if !ok {
-			return out
+			break
 		}
 		inside, after, ok := strings.Cut(rest, m.close)
-		if !ok {
-			add(rest, false)
-			return out
-		}
 		add(inside, false)
+		if !ok {
+			break
+		}
 		text = after
 	}
+	flush()
+	return out
 }

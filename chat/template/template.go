@@ -4,6 +4,7 @@ import (
 	"encoding/json/jsontext"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 
 	"github.com/ardanlabs/jinja"
@@ -55,11 +56,16 @@ func (t *Template) Render(in Input) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text := ""
+	return Join(segments), nil
+}
+
+// Join is the text of the segments.
+func Join(segments []Segment) string {
+	var b strings.Builder
 	for _, s := range segments {
-		text += s.Text
+		b.WriteString(s.Text)
 	}
-	return text, nil
+	return b.String()
 }
 
 // renderAs renders messages, which are already normalised, with the rest of in.

@@ -22,6 +22,9 @@ func TestLayoutOnGPU(t *testing.T) {
 	if icd := os.Getenv("VK_DRIVER_FILES"); icd != "" {
 		env = append(env, "VK_DRIVER_FILES="+icd)
 	}
+	if n := os.Getenv("GGML_VK_VISIBLE_DEVICES"); n != "" { // names a software driver, which is not taken otherwise
+		env = append(env, "GGML_VK_VISIBLE_DEVICES="+n)
+	}
 	for _, layout := range strings.Split(cmp.Or(os.Getenv("HEARTH_TEST_GPU_LAYOUTS"), "unified,streams,auto"), ",") {
 		began := time.Now()
 		m, p := load(t, engine.LoadSpec{

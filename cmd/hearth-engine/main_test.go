@@ -442,34 +442,6 @@ func dot(a, b []float32) float64 {
 	return s
 }
 
-// The same greedy prompt gives the same first tokens on both backends.
-func TestVulkanAgreesWithTheCPU(t *testing.T) {
-	icd := os.Getenv("HEARTH_TEST_VK_DRIVER_FILES")
-	if icd == "" {
-		t.Skip("HEARTH_TEST_VK_DRIVER_FILES names no Vulkan driver")
-	}
-	path := toy(t, toygguf.Spec{Kind: toygguf.Llama, LogitScale: 8})
-	spec := engine.LoadSpec{Path: path, Context: 512, MaxSequences: 4, Chunk: 64}
-	cpu, _ := load(t, spec)
-	spec.Backend, spec.GPULayers = "vulkan", -1
-	// A software driver is left out of the list unless it is asked for.
-	gpu, _ := load(t, spec, "VK_DRIVER_FILES="+icd, "GGML_VK_VISIBLE_DEVICES=0")
-	if d := gpu.Info().Device; !strings.HasPrefix(d.Name, "Vulkan") {
-		t.Fatalf("the model is on %+v", d)
-	}
-	for _, f := range gpu.Info().Features {
-		if !f.On {
-			t.Errorf("feature %s is off: %s", f.Name, f.Reason)
-		}
-	}
-	for i := range 3 {
-		a, b := mustAsk(t, cpu, greedy(words(100, i), 32)), mustAsk(t, gpu, greedy(words(100, i), 32))
-		if n := same(a.tokens[0], b.tokens[0]); n < 32 {
-			t.Errorf("prompt %d: differs from token %d on", i, n)
-		}
-	}
-}
-
 func TestBadFiles(t *testing.T) {
 	good, err := os.ReadFile(toy(t, toygguf.Spec{Kind: toygguf.Llama}))
 	if err != nil {
@@ -524,7 +496,6 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"devices"}, exitUsage, "needs --plugin"},
 		{[]string{"devices", "--plugin", "/nowhere/libggml-hip.so"}, exitNoPlugin, `"event":"error"`},
 		{[]string{"devices", "--plugin", cpu}, exitOK, `"event":"done"`},
-		{[]string{"devices", "--plugin", cpu, "--gemm"}, exitOK, `"case":"q4_K","state":"done","ok":true`},
 		{[]string{"bench", "--batch", "0"}, exitUsage, "no list of positive numbers"},
 		{[]string{"bench", "--model", "/nowhere.gguf", "--bundle", b.Dir}, exitFailed, "not there"},
 	} {

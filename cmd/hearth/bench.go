@@ -62,7 +62,7 @@ func (a *app) benchLoadCmd() *cobra.Command {
 			}
 			client := &load.Client{
 				BaseURL: strings.TrimSuffix(strings.TrimSuffix(url, "/"), "/v1"), Model: argv[0], APIKey: key, Temperature: temperature, IgnoreEOS: !eos,
-				Timeout: timeout, HTTP: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4096}},
+				Timeout: timeout, HTTP: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
 			}
 			r, err := load.Run(cmd.Context(), client, spec)
 			if err != nil {

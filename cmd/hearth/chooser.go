@@ -116,7 +116,7 @@ func (c *gpuChooser) Choose(ctx context.Context, e models.Entry, run configs.Run
 		if g.WantPCI != "" {
 			label += " on " + string(g.WantPCI)
 		}
-		places = append(places, Placement{Backend: g.Backend, Device: g.Device, WantPCI: string(g.WantPCI), Env: workerVariables(g.Env), Label: label})
+		places = append(places, Placement{Backend: g.Backend, Device: g.Device, WantPCI: string(g.WantPCI), Env: workerVariables(g.Env), Label: label, Free: g.Free})
 	}
 	c.log.Info("device chosen", "model", e.Name, "device", places[0].Label, "name", choice.Device.Name, "why", choice.Why)
 	return places, nil

@@ -34,9 +34,20 @@ func (a *app) surveyors(ctx context.Context, cfg *configs.Config, b bundle.Bundl
 	if err != nil {
 		return nil, nil, err
 	}
-	choice, err := a.vulkanDriver(ctx, cfg, root, b)
+	c, err := a.surveyConfig(ctx, cfg, root, b, log)
 	if err != nil {
 		return nil, nil, err
+	}
+	proven = survey.New(c)
+	c.Unproven = true
+	return proven, survey.New(c), nil
+}
+
+// surveyConfig is how to look at a machine with a bundle.
+func (a *app) surveyConfig(ctx context.Context, cfg *configs.Config, root sysroot.FS, b bundle.Bundle, log *slog.Logger) (survey.Config, error) {
+	choice, err := a.vulkanDriver(ctx, cfg, root, b)
+	if err != nil {
+		return survey.Config{}, err
 	}
 	log.Debug("Vulkan driver", "driver", choice.Driver, "reason", choice.Reason)
 	c := survey.Config{
@@ -52,9 +63,7 @@ func (a *app) surveyors(ctx context.Context, cfg *configs.Config, b bundle.Bundl
 	if p := b.PluginsOf(bundle.KindVulkan); len(p) > 0 {
 		c.VulkanPlugin = p[0].Path
 	}
-	proven = survey.New(c)
-	c.Unproven = true
-	return proven, survey.New(c), nil
+	return c, nil
 }
 
 // vulkanDriver decides between the host's Vulkan driver and the bundle's. A setting that cannot be followed is an error.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,6 +29,11 @@ func params(dir string) testscript.Params {
 	return testscript.Params{
 		Dir: dir,
 		Setup: func(e *testscript.Env) error {
+			machines, err := filepath.Abs("../../backends/fixtures/machines")
+			if err != nil {
+				return err
+			}
+			e.Vars = append(e.Vars, "MACHINES="+machines)
 			for _, dir := range []string{"home", "data", "cache", "state", "config", "run"} {
 				if err := os.MkdirAll(e.WorkDir+"/"+dir, 0o755); err != nil {
 					return err

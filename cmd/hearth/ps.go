@@ -61,7 +61,7 @@ func (a *app) psCmd() *cobra.Command {
 }
 
 func (a *app) printRunning(list []running) {
-	rows := [][]string{{"NAME", "SIZE", "STATE", "BACKEND", "DEVICE", "CONTEXT", "KV CELLS", "REQUESTS", "UNTIL"}}
+	rows := [][]string{{"NAME", "SIZE", "STATE", "BACKEND", "FALLBACK", "DEVICE", "CONTEXT", "KV CELLS", "REQUESTS", "UNTIL"}}
 	for _, m := range list {
 		state := m.State
 		if state == "loading" {
@@ -71,8 +71,12 @@ func (a *app) printRunning(list []running) {
 		if !m.Expires.IsZero() && m.Expires.Year() < 2200 {
 			until = span(m.Expires.Sub(a.now())) + " from now"
 		}
+		fallback := "-" // the reason stands below the table
+		if m.Fallback != "" {
+			fallback = "yes"
+		}
 		rows = append(rows, []string{
-			m.Name, size(m.Size), state, dash(m.Backend), dash(m.Device), fmt.Sprint(m.Context), fmt.Sprintf("%d/%d", m.CellsUsed, m.Cells),
+			m.Name, size(m.Size), state, dash(m.Backend), fallback, dash(m.Device), fmt.Sprint(m.Context), fmt.Sprintf("%d/%d", m.CellsUsed, m.Cells),
 			fmt.Sprintf("%d+%d", m.Running, m.Waiting), until,
 		})
 	}

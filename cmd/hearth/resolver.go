@@ -5,9 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
+	"hearth/backends"
+	"hearth/backends/sysroot"
+	"hearth/backends/vulkan"
 	"hearth/configs"
 	"hearth/engine"
 	"hearth/engine/bundle"
@@ -28,6 +34,8 @@ type Placement struct {
 	WantPCI string // address the device must have after load; empty: any
 	Env     []string
 	Label   string // for people, such as "vulkan on 0000:03:00.0"
+	// Free is what the backend called free on the device when it was probed, in bytes.
+	Free backends.Optional[uint64]
 }
 
 // resolver makes plans for the worker pool out of the store, the settings and the engine bundle.
@@ -36,6 +44,7 @@ type resolver struct {
 	cfg     *configs.Config
 	bundle  bundle.Bundle
 	chooser Chooser
+	planner *planner
 	log     *slog.Logger
 }
 
@@ -46,7 +55,8 @@ func (r *resolver) Resolve(ctx context.Context, name string) (supervisor.Plan, e
 		return supervisor.Plan{}, storeError(name, err)
 	}
 	// The file may have changed since it was added; a worker that dies on it would say less.
-	if _, err := gguf.Open(e.Path()); err != nil {
+	f, err := gguf.Open(e.Path())
+	if err != nil {
 		r.log.Error("model file is unusable", "model", e.Name, "err", err)
 		return supervisor.Plan{}, damaged(e, err)
 	}
@@ -66,16 +76,45 @@ func (r *resolver) Resolve(ctx context.Context, name string) (supervisor.Plan, e
 	for _, p := range places {
 		s := spec
 		s.Backend, s.Device, s.WantPCI = p.Backend, p.Device, p.WantPCI
-		plans = append(plans, supervisor.Plan{Label: p.Label, Spec: s, Env: p.Env, Launch: r.launch})
+		needs, err := r.planner.plan(ctx, f, int(e.Summary.ContextLength), run, p, &s)
+		if err != nil {
+			return supervisor.Plan{}, err
+		}
+		plans = append(plans, supervisor.Plan{Label: p.Label, Spec: s, Env: p.Env, Launch: r.launcher(p.Env), Needs: needs})
 	}
 	plan := plans[0]
 	plan.Fallbacks = plans[1:]
 	return plan, nil
 }
 
-// launch starts hearth-engine of the bundle.
-func (r *resolver) launch(args ...string) supervisor.Command {
-	return supervisor.Command(r.bundle.Command("hearth-engine", append(args, "--bundle", r.bundle.Dir)...))
+// launcher starts hearth-engine of the bundle, with the variables of a placement.
+func (r *resolver) launcher(env []string) func(args ...string) supervisor.Command {
+	b := r.bundle.WithLibraryPath(driverDirs(sysroot.Host(), env)...)
+	return func(args ...string) supervisor.Command {
+		return supervisor.Command(b.Command("hearth-engine", append(args, "--bundle", b.Dir)...))
+	}
+}
+
+// driverDirs are the folders of Vulkan drivers that env names by a manifest with a path in it: a Mesa outside the
+// system's library folders, whose own libraries lie beside it.
+func driverDirs(fsys sysroot.FS, env []string) []string {
+	var dirs []string
+	for _, kv := range env {
+		key, files, _ := strings.Cut(kv, "=")
+		if key != "VK_DRIVER_FILES" && key != "VK_ICD_FILENAMES" && key != "VK_ADD_DRIVER_FILES" {
+			continue
+		}
+		for _, f := range filepath.SplitList(files) {
+			icd, err := vulkan.ReadManifest(fsys, f)
+			if err != nil || icd.Library == "" || !strings.Contains(icd.LibraryName, "/") {
+				continue // the Vulkan loader says what is wrong with it
+			}
+			if d := "/" + path.Dir(icd.Library); !slices.Contains(dirs, d) {
+				dirs = append(dirs, d)
+			}
+		}
+	}
+	return dirs
 }
 
 // storeError words a failed look-up for clients.

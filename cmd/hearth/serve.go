@@ -10,12 +10,16 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"hearth/backends"
+	"hearth/backends/telemetry"
 	"hearth/configs"
 	"hearth/engine/supervisor"
 	"hearth/models"
@@ -51,6 +55,7 @@ MODEL is loaded at start, and stays; it may be anything that hearth pull takes, 
 type backend struct {
 	service *service
 	server  *server.Server
+	sensors *telemetry.Sampler // of the GPUs; whoever serves runs it
 }
 
 // serve runs until the context ends. name may be empty.
@@ -85,7 +90,11 @@ func (a *app) serve(cmd *cobra.Command, cfg *configs.Config, name string) error 
 	ctx, cancel := context.WithCancelCause(cmd.Context())
 	defer cancel(nil)
 	go func() { a.announce(ctx, cancel, b, listeners, name, log) }()
+	var watching sync.WaitGroup
+	watching.Go(func() { b.sensors.Run(ctx) })
 	err = b.server.Serve(ctx, listeners...)
+	cancel(nil)
+	watching.Wait()
 	a.notify(daemon.SdNotifyStopping, log)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) && !errors.Is(cause, errInterrupted) {
 		return errors.Join(cause, err)
@@ -222,23 +231,34 @@ func (a *app) backend(ctx context.Context, cfg *configs.Config, store *models.St
 	if err != nil {
 		return nil, err
 	}
+	root, err := a.deviceRoot(cfg)
+	if err != nil {
+		return nil, err
+	}
+	plan := newPlanner(root, backends.Environ(a.env), log)
 	pool, err := supervisor.New(supervisor.Config{
 		RuntimeDir: cfg.Dirs.Runtime, Env: a.env, MaxResident: cfg.Pool.MaxResident, KeepAlive: cfg.Pool.KeepAlive,
-		AcquireTimeout: cfg.Pool.AcquireTimeout, Logger: log,
-	}, &resolver{store: store, cfg: cfg, bundle: b, chooser: chooser, log: log})
+		AcquireTimeout: cfg.Pool.AcquireTimeout, Logger: log, Capacity: plan.Capacity,
+	}, &resolver{store: store, cfg: cfg, bundle: b, chooser: chooser, planner: plan, log: log})
 	if err != nil {
+		return nil, err
+	}
+	plan.held = pool.Held
+	sensors, err := a.sampler(ctx, root, log)
+	if err != nil {
+		pool.Close()
 		return nil, err
 	}
 	s := &service{store: store, pool: pool, passed: chooser.passedOver}
 	srv, err := server.New(server.Config{
 		APIKeys: cfg.Server.APIKeys, CORSOrigins: cfg.Server.Origins, AllowedHosts: cfg.Server.Hosts,
 		MaxBodyBytes: int64(cfg.Server.MaxBody), DefaultModel: cfg.Default, ShutdownGrace: cfg.Server.ShutdownTimeout,
-	}, server.Deps{Models: s, Logger: log, Version: version(), Doctor: a.doctorHandler(cfg)})
+	}, server.Deps{Models: s, Logger: log, Version: version(), Doctor: a.doctorHandler(cfg), Collectors: []prometheus.Collector{sensors.Collector()}})
 	if err != nil {
 		pool.Close()
 		return nil, err
 	}
-	return &backend{service: s, server: srv}, nil
+	return &backend{service: s, server: srv, sensors: sensors}, nil
 }
 
 // listen opens all addresses, or none. A machine without IPv6 loses the loopback address of that family only.

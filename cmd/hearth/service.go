@@ -92,5 +92,14 @@ func (s *service) Loaded() []api.Status {
 	return out
 }
 
+// Fallback implements api.Models.
+func (s *service) Fallback(name string) string {
+	if why := s.pool.Fallback(name); why != "" || s.passed == nil {
+		return why
+	}
+	reason, _ := s.passed(name)
+	return reason
+}
+
 // Stop implements api.Models.
 func (s *service) Stop(_ context.Context, name string) error { return s.pool.Stop(name) }

@@ -253,7 +253,7 @@ func (s *Scheduler) occupy(r *run, id int, n int32) {
 // m.N when the prefix cannot be had. -1: there is no id.
 func (s *Scheduler) seatID(m *prefix.Match) int {
 	src := int(m.ID)
-	if src >= 0 {
+	if src >= 0 && s.useOf(src, m.N) {
 		s.tree.Touch(src, s.now, true)
 		s.rent[src] = 0
 	}

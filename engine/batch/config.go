@@ -69,6 +69,9 @@ type Config struct {
 	// FollowMin is the least uncached common prefix, in tokens, for which a request waits for another one that is
 	// computing it; 0: 64. Choices of one request always follow their first.
 	FollowMin int
+	// MinShare is the shortest cached prefix that a request starts from, in tokens: sharing scans all cells in LayoutUnified
+	// and copies a whole buffer in LayoutStreams; 0: 16 and 64.
+	MinShare int
 	// TenantCache keeps the prefixes of different tenants apart.
 	TenantCache bool
 	// QueueLimit bounds waiting requests; 0: 512.
@@ -102,7 +105,7 @@ func (c *Config) Validate() error {
 		return bad("Outputs", "must not be negative")
 	case c.Window < 0 || (c.Window > 0 && c.WindowCells < c.Window+c.Chunk):
 		return bad("WindowCells", "must hold one window and one chunk")
-	case c.ITLTarget < 0 || c.IdleTarget < 0 || c.MinPrefill < 0 || c.FollowMin < 0 || c.QueueLimit < 0:
+	case c.ITLTarget < 0 || c.IdleTarget < 0 || c.MinPrefill < 0 || c.FollowMin < 0 || c.MinShare < 0 || c.QueueLimit < 0:
 		return bad("ITLTarget", "and the other limits must not be negative")
 	}
 	return nil
@@ -123,6 +126,10 @@ func (c Config) withDefaults() Config {
 	def(&c.MinPrefill, 64)
 	def(&c.FollowMin, 64)
 	def(&c.QueueLimit, 512)
+	if c.Layout == LayoutStreams {
+		def(&c.MinShare, 64)
+	}
+	def(&c.MinShare, 16)
 	c.MinPrefill = min(c.MinPrefill, c.Chunk)
 	c.MaxRunning = min(c.MaxRunning, c.Outputs, c.Chunk)
 	if c.IdleTarget == 0 {

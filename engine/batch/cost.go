@@ -18,11 +18,12 @@ func bucketOf(n int) int {
 // costModel predicts how long a step takes: t = a(bucket) + d(bucket)*span for its decode rows, and
 // b + c*P + e*P*depth for P prefill rows at a depth. Both are fitted online from measured steps. Seconds inside.
 type costModel struct {
-	decode [len(buckets)]rls // over {1, (span-origin)/1024}
-	origin [len(buckets)]int // span of the first observation: what does not vary must not look like a slope
-	alone  rls               // prefill of a step without decode rows, over {1, P/256, P/256*depth/1024}
-	beside rls               // what prefill rows add to a step with decode rows
-	most   int               // prefill rows of the largest step seen
+	decode [len(buckets)]rls     // over {1, (span-origin)/1024}
+	recent [len(buckets)]float64 // running mean of a bucket's steps, in seconds; 0: none yet
+	origin [len(buckets)]int     // span of the first observation: what does not vary must not look like a slope
+	alone  rls                   // prefill of a step without decode rows, over {1, P/256, P/256*depth/1024}
+	beside rls                   // what prefill rows add to a step with decode rows
+	most   int                   // prefill rows of the largest step seen
 }
 
 func newCostModel() costModel {
@@ -65,7 +66,12 @@ func (m *costModel) observe(l load, d time.Duration) {
 		if m.decode[b].n == 0 {
 			m.origin[b] = l.span
 		}
-		m.decode[b].observe(m.decodeFeatures(b, l), t)
+		if m.decode[b].observe(m.decodeFeatures(b, l), t) {
+			if m.recent[b] == 0 {
+				m.recent[b] = t
+			}
+			m.recent[b] += recentGain * (t - m.recent[b])
+		}
 	case l.prefills > 0:
 		m.alone.observe(prefillFeatures(l), t)
 	}
@@ -80,12 +86,20 @@ func (m *costModel) decodeTime(l load) float64 {
 	for d := 0; d < len(buckets); d++ {
 		for _, i := range [2]int{b + d, b - d} {
 			if i >= 0 && i < len(buckets) && m.decode[i].n > 0 {
-				return m.decode[i].predict(m.decodeFeatures(i, l))
+				// A line through a few noisy points may say anything far away from them.
+				return min(max(m.decode[i].predict(m.decodeFeatures(i, l)), m.recent[i]/recentTrust), m.recent[i]*recentTrust)
 			}
 		}
 	}
 	return 0
 }
+
+const (
+	// recentGain is the weight of a step in the running mean of its bucket.
+	recentGain = 0.2
+	// recentTrust is how far a prediction may be from the recent steps of its bucket, as a factor.
+	recentTrust = 2.0
+)
 
 // prefillModel is the one of the two that knows about prefill beside the given number of decode rows; nil: unknown.
 func (m *costModel) prefillModel(decodes int) *rls {
@@ -158,6 +172,8 @@ type rls struct {
 	n int // observations
 	w [3]float64
 	p [3][3]float64 // inverse of the weighted sum of x x'
+	// high counts outliers in a row.
+	high int
 }
 
 const (
@@ -165,8 +181,11 @@ const (
 	forget = 0.993
 	// windup stops forgetting while the inverse is large, which it becomes along features that do not vary.
 	windup = 1e4
-	// outlier bounds how far one observation may be above the prediction: a compile or a page fault is no step cost.
+	// outlier bounds how far one observation may be above the prediction: a compile or a page fault is no step cost, and one
+	// of a second in a fit of ten milliseconds would be remembered for hundreds of steps.
 	outlier = 4.0
+	// persistent is how many outliers in a row are a change: the last of them counts.
+	persistent = 3
 )
 
 // newRLS starts with weights 0; the priors say how far from it each is expected, squared, in units of the noise.
@@ -187,9 +206,14 @@ func (r *rls) predict(x [3]float64) float64 {
 	return max(y, 1e-5)
 }
 
-func (r *rls) observe(x [3]float64, y float64) {
-	if r.n >= 8 {
-		y = min(y, outlier*r.predict(x))
+// observe learns that x cost y, and reports whether it did: a lone outlier teaches nothing.
+func (r *rls) observe(x [3]float64, y float64) bool {
+	if r.n > 1 && y > outlier*r.predict(x) {
+		if r.high++; r.high < persistent {
+			return false
+		}
+	} else {
+		r.high = 0
 	}
 	lambda, trace := 1.0, r.p[0][0]+r.p[1][1]+r.p[2][2]
 	if trace < windup {
@@ -211,4 +235,5 @@ func (r *rls) observe(x [3]float64, y float64) {
 		}
 	}
 	r.n++
+	return true
 }

@@ -104,3 +104,33 @@ func TestCostModelKnowsNothing(t *testing.T) {
 		t.Errorf("%d rows, %v: more than twice what was seen", n, ok)
 	}
 }
+
+// A backend that compiles for two seconds right after start-up must not make every later prefill look expensive: as was
+// seen on a GPU, where chunks beside decodes stayed at the least size for hundreds of steps.
+func TestCostModelEarlyOutlier(t *testing.T) {
+	m := newCostModel()
+	for _, d := range []int{1, 8} { // as the warm-up primes it
+		for _, span := range []int{256, 2304} {
+			m.observe(load{decodes: d, span: span}, truth(load{decodes: d, span: span}))
+			for _, p := range []int{64, 500} {
+				l := load{decodes: d, span: span, prefills: p}
+				m.observe(l, truth(l))
+			}
+		}
+	}
+	l := load{decodes: 6, span: 1024, prefills: 64}
+	before := m.predict(l)
+	if want := truth(l); before < want/2 || before > 2*want {
+		t.Errorf("primed, predicts %v, is %v", before, want)
+	}
+	m.observe(l, 2*time.Second)
+	if after := m.predict(l); after != before {
+		t.Errorf("%v became %v by one outlier", before, after)
+	}
+	for range 50 { // the clock dropped by half for good, and more
+		m.observe(l, 6*truth(l))
+	}
+	if after := m.predict(l); after < 3*truth(l) {
+		t.Errorf("after 50 steps of %v predicts %v", 6*truth(l), after)
+	}
+}

@@ -209,9 +209,10 @@ var layouts = []batch.Config{
 func closedLoop(t *testing.T, cfg batch.Config, n, each int) *clients {
 	l := newClients(t, cfg)
 	rng := rand.New(rand.NewPCG(1, 2))
+	template := random(rng, 20) // what every chat begins with
 	l.next = func(c *client) bool {
 		c.watch = true
-		c.job = batch.Job{Prompt: random(rng, 300+rng.IntN(60)), MaxTokens: 128}
+		c.job = batch.Job{Prompt: append(slices.Clone(template), random(rng, 280+rng.IntN(60))...), MaxTokens: 128}
 		return c.requests < each
 	}
 	for i := range n {

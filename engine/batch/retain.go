@@ -213,6 +213,9 @@ func (s *Scheduler) evictID(keep, top int) int {
 func (s *Scheduler) matchOf(r *run) prefix.Match {
 	if r.matched != s.tree.Version()+1 {
 		r.match = s.tree.Match(r.job.key, r.job.Prompt, r.gen, s.usable)
+		if m := &r.match; int(m.N) < s.cfg.MinShare {
+			m.N, m.ID = 0, -1
+		}
 		r.matched = s.tree.Version() + 1
 	}
 	return r.match

@@ -69,7 +69,7 @@ func New(cfg Config) (*Scheduler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Scheduler{jobs: map[JobID]*job{}, tenants: map[string]*tenant{}, output: 128, reuse: 0.5}
+	s := &Scheduler{jobs: map[JobID]*job{}, tenants: map[string]*tenant{}, output: 128, reuse: reuseStart}
 	s.usable = s.usablePrefix
 	s.isRunning = func(id int) bool { return s.runs[id] != nil }
 	s.reset(cfg.withDefaults())

@@ -3,7 +3,8 @@ package batch
 // In the unified layout every decode row's attention reads every cell up to the highest one in use, so a cached prefix
 // that nobody uses costs a little in every step. How long to keep it is the ski-rental question: rent it until the rent paid
 // equals the price of computing it again, which costs at most twice the best that could have been done in hindsight. The price
-// counts more where cached prefixes have turned out to be reused, and less where they have not.
+// counts more where cached prefixes have turned out to be reused, and less where they have not. On top of that all idle cells
+// together may slow a decode step by a bounded part of it, which is small where nothing is reused.
 
 const (
 	// rentEvery is how often, in steps, rent is paid.
@@ -13,7 +14,11 @@ const (
 	// rentFree is the part of a decode step that idle cells may cost without being charged.
 	rentFree = 0.02
 	// rentLow and rentHigh bound the price in recomputations: there is always some trust and never endless trust.
-	rentLow, rentHigh = 0.25, 2.0
+	rentLow, rentHigh = 0.05, 2.0
+	// rentTrust is the further part of a decode step that idle cells may cost where every cached prefix is reused.
+	rentTrust = 0.25
+	// reuseStart is the share of cached prefixes that is taken to be reused before any has gone.
+	reuseStart = 0.25
 	// reuseKeep is the weight of the past in the share of cached prefixes that were reused before they went.
 	reuseKeep = 15.0 / 16
 )
@@ -29,7 +34,17 @@ func (s *Scheduler) payRent() {
 	if perCell <= 0 || float64(top-pinned)*perCell < rentFree*step {
 		return
 	}
-	evicted := 0
+	evicted := s.charge(used, top, perCell)
+	for allowed := (rentFree + rentTrust*s.reuse) * step; evicted < rentMost; evicted++ {
+		used, pinned, _ = s.mem.count()
+		if float64(used-pinned)*perCell <= allowed || !s.evict(1, -1) {
+			return
+		}
+	}
+}
+
+// charge makes each cached prefix pay for its own cells and returns how many had paid their price and went.
+func (s *Scheduler) charge(used, top int, perCell float64) (evicted int) {
 	owner := s.mem.base.TopOwner() // whoever keeps the highest cell pays for the holes below it
 	for id, r := range s.runs {
 		alone := s.mem.alone(id)
@@ -47,6 +62,14 @@ func (s *Scheduler) payRent() {
 			evicted++
 		}
 	}
+	return evicted
+}
+
+// useOf says whether a request that starts from the first n tokens of an id makes use of what only that id keeps: a common
+// system prompt or a chat template's first tokens are no reason to keep the rest.
+func (s *Scheduler) useOf(id int, n int32) bool {
+	alone := s.mem.alone(id)
+	return 2*(n-(s.mem.lens[id]-alone)) >= alone
 }
 
 // learnReuse notes whether a cached prefix that goes was of use.

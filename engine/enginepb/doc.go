@@ -23,10 +23,14 @@ const MaxMessageBytes = 64 << 20
 // ListeningLine is what a worker prints on stdout, followed by a newline, once its socket accepts connections.
 const ListeningLine = "hearth-engine listening"
 
-// AdmittedPrefix begins the lines that a worker prints on stdout when requests enter its batch, followed by their ids
-// (of the ClientFrames) with a space between them. Only these requests can be to blame for a crash. The lines are
-// written before the step that computes them: what is in a pipe outlives the process, a frame in its buffers does not.
-const AdmittedPrefix = "admitted "
+// AdmittedPrefix and QueuedPrefix begin lines that a worker prints on stdout, followed by ids of requests (of the
+// ClientFrames) with a space between them: that it begins to work on these (to tokenise, or to compute them), or that
+// they wait for their turn again. Only what it works on can be to blame for a crash. A line is written before the work:
+// what is in a pipe outlives the process, a frame in its buffers does not.
+const (
+	AdmittedPrefix = "admitted "
+	QueuedPrefix   = "queued "
+)
 
 // duration converts the wire's nanoseconds.
 func duration(ns int64) time.Duration { return time.Duration(ns) }

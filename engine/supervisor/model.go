@@ -236,13 +236,13 @@ func (m *model) forget(q *request, tell bool) {
 	}
 }
 
-// admitted notes which requests the worker computes from now on.
-func (m *model) admitted(ids []uint64) {
+// note books what the worker says of requests: that it works on them from now on, or that they only wait again.
+func (m *model) note(ids []uint64, working bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, id := range ids {
 		if q := m.requests[id]; q != nil {
-			q.admit()
+			q.suspect(working)
 		}
 	}
 }

@@ -248,16 +248,13 @@ func (p *Pool) KeepAlive(name string, d time.Duration) bool {
 // room says whether plan's model fits beside the resident ones, and which idle one to unload when it does not.
 // Callers hold p.mu.
 func (p *Pool) room(plan *Plan) (bool, *resident) {
-	live, used := 0, make(map[string]uint64)
+	live, used := 0, p.held()
 	var victim *resident
 	for _, r := range p.models {
 		if !r.ended.IsZero() {
 			continue
 		}
 		live++
-		for _, n := range r.needs {
-			used[n.Device] += n.Bytes
-		}
 		if r.refs == 0 && !r.stopping && (victim == nil || r.lastUsed.Before(victim.lastUsed)) {
 			victim = r
 		}
@@ -362,6 +359,40 @@ func (p *Pool) Status() []Status {
 	}
 	slices.SortFunc(out, func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
 	return out
+}
+
+// Fallback says why the named model does not run by its first plan; empty when it does, or is not resident.
+func (p *Pool) Fallback(name string) string {
+	p.mu.Lock()
+	r := p.find(name)
+	p.mu.Unlock()
+	if r == nil {
+		return ""
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.why
+}
+
+// Held is the memory that resident models are planned to take on a device, in bytes: the sum of their Needs.
+func (p *Pool) Held(device string) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held()[device]
+}
+
+// held sums the Needs of live models by device. Callers hold p.mu.
+func (p *Pool) held() map[string]uint64 {
+	used := make(map[string]uint64)
+	for _, r := range p.models {
+		if !r.ended.IsZero() {
+			continue
+		}
+		for _, n := range r.needs {
+			used[n.Device] += n.Bytes
+		}
+	}
+	return used
 }
 
 // Stop unloads a model, also one in use: its requests end with KindUnavailable. It returns when the worker is gone.

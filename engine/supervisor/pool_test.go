@@ -447,6 +447,42 @@ func TestReplayCarriesJournalAndSeed(t *testing.T) {
 	})
 }
 
+func TestOnlyWhatAWorkerWorkedOnIsBlamed(t *testing.T) {
+	inBubble(t, Config{}, anyModel{}, func(t *testing.T, p *Pool, l *memory) {
+		m, release := use(t, p, "a")
+		defer release()
+		generate := func(prompt string) engine.Stream {
+			s, err := m.Generate(t.Context(), ask(prompt, 1, 9))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		bad, waiting := generate("bad"), generate("waiting")
+		for range 2 { // neither worker lives to send a frame
+			l.worker().on.note([]uint64{1, 2}, true)
+			l.worker().on.note([]uint64{2}, false)
+			l.worker().die(exit{code: -1, signal: 6})
+			advance(time.Second)
+			synctest.Wait()
+		}
+		if _, err := bad.Next(t.Context()); engine.KindOf(err) != engine.KindInternal {
+			t.Errorf("the request that both workers died of ended with %v", err)
+		}
+		w := l.worker()
+		if len(w.ids) != 1 || w.ids[0] != 2 {
+			t.Fatalf("the third worker got the requests %v, want [2]", w.ids)
+		}
+		w.say(engine.Event{Tokens: []engine.Token{5}, Text: "x", Finish: engine.FinishStop, Usage: &engine.Usage{}})
+		if ev, err := waiting.Next(t.Context()); err != nil || ev.Text != "x" {
+			t.Errorf("the request that only waited: %+v, %v", ev, err)
+		}
+		if st := p.Status()[0]; st.Restarts != 2 {
+			t.Errorf("%d restarts, want 2", st.Restarts)
+		}
+	})
+}
+
 func TestSlowReaderCostsTextNotEvents(t *testing.T) {
 	inBubble(t, Config{}, anyModel{}, func(t *testing.T, p *Pool, l *memory) {
 		m, release := use(t, p, "a")
@@ -552,16 +588,17 @@ func advance(d time.Duration) { <-time.After(d) }
 func TestStdoutLines(t *testing.T) {
 	var got []uint64
 	rest := &tail{log: slog.New(slog.DiscardHandler)}
-	s := newStdout(rest, func(ids []uint64) { got = append(got, ids...) })
-	text := "hello\nadmitted 1 2\nadmitted 18446744073709551615\nsome noise\nadmitted x\nadmit" // the last one never ends
-	for i := range len(text) {                                                                  // however the pipe cuts it
+	var working []bool
+	s := newStdout(rest, func(ids []uint64, w bool) { got, working = append(got, ids...), append(working, w) })
+	text := "hello\nadmitted 1 2\nqueued 18446744073709551615\nsome noise\nadmitted x\nadmit" // the last one never ends
+	for i := range len(text) {                                                                // however the pipe cuts it
 		fmt.Fprint(s, text[i:i+1])
 	}
 	if l := <-s.line; l != "hello" {
 		t.Errorf("first line %q", l)
 	}
-	if !slices.Equal(got, []uint64{1, 2, 1<<64 - 1}) {
-		t.Errorf("admitted %v", got)
+	if !slices.Equal(got, []uint64{1, 2, 1<<64 - 1}) || !slices.Equal(working, []bool{true, false}) {
+		t.Errorf("notes %v %v", got, working)
 	}
 	if rest.String() != "some noise\nadmitted x\n" {
 		t.Errorf("the rest is %q", rest.String())

@@ -118,6 +118,27 @@ func read(ctx context.Context, s engine.Stream, choices int) (text []string, tok
 	}
 }
 
+// await returns the status of the pool's only model once ok holds.
+func await(t *testing.T, p *Pool, ok func(Status) bool) Status {
+	t.Helper()
+	limit := time.NewTimer(time.Minute)
+	defer limit.Stop()
+	for {
+		p.mu.Lock()
+		changed := p.changed
+		p.mu.Unlock()
+		st := p.Status()[0]
+		if ok(st) {
+			return st
+		}
+		select {
+		case <-changed:
+		case <-limit.C:
+			t.Fatalf("after a minute the status is %+v", st)
+		}
+	}
+}
+
 func wantText(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -261,7 +282,8 @@ func TestFaultsMoveToTheFallback(t *testing.T) {
 			t.Fatalf("request %d: %q %v", i, text, err)
 		}
 	}
-	st := p.Status()[0]
+	// The third request may end before its worker does.
+	st := await(t, p, func(st Status) bool { return st.Fallbacks > 0 })
 	if st.Plan != "plan1" || st.Fallbacks != 1 || !strings.Contains(st.Fallback, "plan0") || !strings.Contains(st.Fallback, "faulted 2 times") {
 		t.Errorf("status %+v", st)
 	}
@@ -341,6 +363,9 @@ func TestWatchdogKillsAHungWorker(t *testing.T) {
 			lives := filepath.Join(t.TempDir(), "lives")
 			cfg := quick(t)
 			cfg.Watchdog = 300 * time.Millisecond
+			if mode == "mute=1@1" {
+				cfg.Watchdog = time.Second // two unanswered checks are waited for
+			}
 			p := newTestPool(t, cfg, map[string][][]string{"m": {{"lives=" + lives, mode}}})
 			m := acquire(t, p, "m")
 			for {

@@ -74,8 +74,8 @@ func (m *model) start() (worker, error) {
 			m.stage, m.progress = stage, fraction
 			m.mu.Unlock()
 		},
-		frame:    m.deliver,
-		admitted: m.admitted,
+		frame: m.deliver,
+		note:  m.note,
 	})
 	if err != nil {
 		return nil, err

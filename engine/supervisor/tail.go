@@ -59,11 +59,11 @@ func (t *tail) String() string {
 	return strings.ToValidUTF8(string(t.buf[max(0, len(t.buf)-tailBytes):]), "\uFFFD")
 }
 
-// stdout is the io.Writer behind a worker's stdout: it delivers the first line, then admissions, and logs the rest.
+// stdout is the io.Writer behind a worker's stdout: it delivers the first line, then notes, and logs the rest.
 type stdout struct {
-	rest     *tail
-	admitted func(ids []uint64)
-	line     chan string // buffered, one line
+	rest *tail
+	note func(ids []uint64, working bool)
+	line chan string // buffered, one line
 
 	mu   sync.Mutex
 	buf  []byte // an unfinished line
@@ -73,8 +73,8 @@ type stdout struct {
 // maxLine bounds a line, in bytes: an admission of MaxSequences requests has at most 256 ids of 20 digits.
 const maxLine = 8 << 10
 
-func newStdout(rest *tail, admitted func([]uint64)) *stdout {
-	return &stdout{rest: rest, admitted: admitted, line: make(chan string, 1)}
+func newStdout(rest *tail, note func([]uint64, bool)) *stdout {
+	return &stdout{rest: rest, note: note, line: make(chan string, 1)}
 }
 
 // Write takes lines apart; one longer than maxLine is cut there.
@@ -102,7 +102,11 @@ func (s *stdout) take(line string) {
 		s.line <- line
 		return
 	}
-	list, ok := strings.CutPrefix(line, enginepb.AdmittedPrefix)
+	list, working := strings.CutPrefix(line, enginepb.AdmittedPrefix)
+	ok := working
+	if !ok {
+		list, ok = strings.CutPrefix(line, enginepb.QueuedPrefix)
+	}
 	var ids []uint64
 	for f := range strings.FieldsSeq(list) {
 		id, err := strconv.ParseUint(f, 10, 64)
@@ -113,7 +117,7 @@ func (s *stdout) take(line string) {
 		ids = append(ids, id)
 	}
 	if ok {
-		s.admitted(ids)
+		s.note(ids, working)
 		return
 	}
 	_, _ = s.rest.Write([]byte(line + "\n"))

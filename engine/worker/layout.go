@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"hearth/engine"
@@ -16,15 +17,15 @@ type layoutState struct {
 	costs    []warmed
 }
 
-// prepareLayout tests and warms the layout that the context has now.
-func prepareLayout(ctx context.Context, m Model, cfg batch.Config, progress func(string, float64)) (layoutState, error) {
+// prepareLayout tests and warms the layout that the context has now, until a time.
+func prepareLayout(ctx context.Context, m Model, cfg batch.Config, until time.Time, brief bool, log *slog.Logger, progress func(string, float64)) (layoutState, error) {
 	progress("self-test", 0)
 	st := layoutState{cfg: cfg}
 	var err error
 	if st.features, err = selfTest(m, &st.cfg); err != nil {
 		return st, err
 	}
-	st.costs, err = warmUp(ctx, m, st.cfg, func(f float64) { progress("warm-up", f) })
+	st.costs, err = warmUp(ctx, m, st.cfg, until, brief, log, func(f float64) { progress("warm-up", f) })
 	return st, err
 }
 
@@ -55,10 +56,11 @@ func (l *loop) relayout(to batch.Layout) error {
 	return nil
 }
 
-// bothLayouts measures decode steps in either layout and comes back to first's. auto is false when the measures do not
-// say enough to choose by, or when the other layout failed: then the present one stays.
-func bothLayouts(ctx context.Context, m Model, first layoutState, progress func(string, float64)) (
-	states map[batch.Layout]layoutState, costs batch.LayoutCosts, auto bool, err error,
+// bothLayouts prepares the other layout, too, and chooses between them by what their decode steps cost here: an unshared load of
+// assumedRows sequences decides, because most loads share little and a shared one shows itself. auto is false when the
+// measures do not say enough to choose by, or when the other layout failed: then the present one stays for good.
+func bothLayouts(ctx context.Context, m Model, first layoutState, until time.Time, log *slog.Logger, progress func(string, float64)) (
+	start layoutState, states map[batch.Layout]layoutState, costs batch.LayoutCosts, auto bool, err error,
 ) {
 	here := first.cfg.Layout
 	there := batch.LayoutStreams
@@ -66,74 +68,77 @@ func bothLayouts(ctx context.Context, m Model, first layoutState, progress func(
 		there = batch.LayoutUnified
 	}
 	states = map[batch.Layout]layoutState{here: first}
-	measures, evaluation, err := measureLayout(m, first.cfg)
-	if err != nil {
-		return nil, costs, false, err
-	}
 	cfg, err := m.Relayout(there)
 	if err == nil {
 		cfg.TenantCache, cfg.QueueLimit, cfg.ITLTarget = first.cfg.TenantCache, first.cfg.QueueLimit, first.cfg.ITLTarget
+		cfg.NoPad = first.cfg.NoPad
 		var st layoutState
-		if st, err = prepareLayout(ctx, m, cfg, progress); err == nil {
+		if st, err = prepareLayout(ctx, m, cfg, until, true, log, progress); err == nil {
 			states[there] = st
-			var more []batch.Measure
-			more, _, err = measureLayout(m, st.cfg)
-			measures = append(measures, more...)
 		}
 	}
-	usable := err == nil
+	if ctx.Err() != nil {
+		return first, nil, costs, false, context.Cause(ctx)
+	}
+	if err == nil {
+		costs, auto = layoutCosts(states)
+	}
+	if auto {
+		rows := float64(min(assumedRows, first.cfg.Sequences))
+		load := batch.Sharing{Rows: rows, Tokens: rows * assumedTokens, Distinct: rows * assumedTokens, Mixed: assumedMixed}
+		if batch.ChooseLayout(costs, load, here) == there {
+			return states[there], states, costs, true, nil
+		}
+	}
 	if _, err := m.Relayout(here); err != nil {
-		return nil, costs, false, err
+		return first, nil, costs, false, err
 	}
-	if !usable {
-		return nil, costs, false, nil
-	}
-	costs, auto = batch.FitLayoutCosts(measures, evaluation)
-	return states, costs, auto, nil
+	return first, states, costs, auto, nil
 }
 
-// Sizes of the measurement: sequences that decode together, and the two lengths they have (in tokens).
+// The load that the first layout is chosen for: sequences, tokens of each, and the share of steps with prefill rows.
 const (
-	measureRows  = 8
-	measureShort = 64
-	measureLong  = 1024
+	assumedRows   = 16
+	assumedTokens = 1024
+	assumedMixed  = 0.1
 )
 
-// measureLayout times decode steps at two lengths. evaluation is what one more pass over the weights costs: a step of
-// one row on an almost empty cache.
-func measureLayout(m Model, cfg batch.Config) (out []batch.Measure, evaluation time.Duration, err error) {
-	n := min(measureRows, cfg.Sequences)
-	long := min(measureLong, cfg.Context-8)
-	if cfg.Layout == batch.LayoutUnified {
-		long = min(long, cfg.Cells/n-8)
-	}
-	if n < 2 || long < 2*measureShort {
-		return nil, 0, nil // too small a context to matter
-	}
-	for _, length := range []int{measureShort, long} {
-		if err := m.Clear(); err != nil {
-			return nil, 0, err
+// costRows is the number of rows at which the layouts' decode steps are compared, if that was measured.
+const costRows = 8
+
+// layoutCosts fits the costs to the decode steps of the warm-ups.
+func layoutCosts(states map[batch.Layout]layoutState) (batch.LayoutCosts, bool) {
+	var ms []batch.Measure
+	var evaluation time.Duration
+	rows := 0
+	for _, c := range states[batch.LayoutStreams].costs {
+		if c.shape.Prefill == 0 && (rows == 0 || abs(c.shape.Decode-costRows) < abs(rows-costRows)) {
+			rows = c.shape.Decode
 		}
-		for s := range n {
-			if err := prefillSequence(m, cfg.Chunk, s, length); err != nil {
-				return nil, 0, err
+	}
+	for layout, st := range states {
+		for _, c := range st.costs {
+			switch {
+			case c.shape.Prefill > 0:
+			case c.shape.Decode == 1 && (evaluation == 0 || c.duration < evaluation):
+				evaluation = c.duration
+			}
+			if c.shape.Prefill == 0 && c.shape.Decode == rows {
+				cells := (c.span + 255) / 256 * 256 // what the attention reads
+				if layout == batch.LayoutStreams {
+					cells *= rows
+				}
+				ms = append(ms, batch.Measure{Layout: layout, Rows: rows, Cells: cells, Time: c.duration})
 			}
 		}
-		d, err := timeSteps(m, n, length)
-		if err != nil {
-			return nil, 0, err
-		}
-		out = append(out, batch.Measure{Layout: cfg.Layout, Rows: n, Cells: n * length, Time: d})
 	}
-	if err := m.Clear(); err != nil {
-		return nil, 0, err
+	if rows < 2 {
+		return batch.LayoutCosts{}, false
 	}
-	evaluation, err = timeSteps(m, 1, 0)
-	if err != nil {
-		return nil, 0, err
-	}
-	return out, evaluation, m.Clear()
+	return batch.FitLayoutCosts(ms, evaluation)
 }
+
+func abs(n int) int { return max(n, -n) }
 
 // prefillSequence computes length tokens of a sequence in chunks.
 func prefillSequence(m Model, chunk, seq, length int) error {
@@ -149,23 +154,4 @@ func prefillSequence(m Model, chunk, seq, length int) error {
 		}
 	}
 	return nil
-}
-
-// timeSteps is the fastest of a few decode steps of n sequences that have length tokens each.
-func timeSteps(m Model, n, length int) (time.Duration, error) {
-	best := time.Duration(0)
-	for k := range 5 {
-		var rows []batch.Row
-		for s := range n {
-			rows = append(rows, batch.Row{Token: fillToken(m, k+s), Pos: int32(length + k), Seq: int32(s), Output: int32(s)})
-		}
-		began := time.Now()
-		if err := decode(m, rows); err != nil {
-			return 0, err
-		}
-		if d := time.Since(began); k > 0 && (best == 0 || d < best) { // the first may compile
-			best = d
-		}
-	}
-	return best, nil
 }

@@ -2,8 +2,11 @@ package worker
 
 import (
 	"io"
+	"math"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"hearth/engine/batch"
 )
@@ -42,29 +45,57 @@ func TestLayoutFollowsTheLoad(t *testing.T) {
 	}
 }
 
-func TestBothLayoutsAreMeasuredAndTheFirstComesBack(t *testing.T) {
+func TestBothLayoutsAreMeasured(t *testing.T) {
 	cfg := batch.Config{Cells: 2048, Context: 512, Sequences: 4, Parking: 8, Chunk: 64, Outputs: 4}
-	m := newFakeModel(cfg)
-	first, err := prepareLayout(t.Context(), m, cfg, func(string, float64) {})
+	for _, unifiedCost := range []time.Duration{time.Microsecond, 40 * time.Microsecond} { // of a cell; of a token in streams it is 10 us
+		synctest.Test(t, func(t *testing.T) {
+			m := newFakeModel(cfg)
+			m.async = true
+			m.decode = func(rows []batch.Row) {
+				d := 3 * time.Millisecond
+				span, tokens := 256, 0
+				for _, r := range rows {
+					n := (int(r.Pos) + 256) / 256 * 256
+					span, tokens = max(span, n), tokens+n
+				}
+				if m.cfg.Layout == batch.LayoutStreams {
+					d += time.Duration(tokens) * 10 * time.Microsecond
+				} else {
+					d += time.Duration(span) * unifiedCost
+				}
+				<-time.After(d)
+			}
+			until := time.Now().Add(time.Hour)
+			first, err := prepareLayout(t.Context(), m, cfg, until, false, testLog(t), func(string, float64) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			start, states, costs, auto, err := bothLayouts(t.Context(), m, first, until, testLog(t), func(string, float64) {})
+			if err != nil || !auto || len(states) != 2 {
+				t.Fatalf("auto %v, %d states, %v", auto, len(states), err)
+			}
+			want, relaid := batch.LayoutUnified, []batch.Layout{batch.LayoutStreams, batch.LayoutUnified}
+			if unifiedCost > 10*time.Microsecond {
+				want, relaid = batch.LayoutStreams, relaid[:1]
+			}
+			if start.cfg.Layout != want || !slices.Equal(m.relaid, relaid) {
+				t.Errorf("starts with %s after %v, costs %+v", start.cfg.Layout, m.relaid, costs)
+			}
+			if got, want := costs.StreamsCell, 10e-6; math.Abs(got-want) > want/10 {
+				t.Errorf("a token in streams costs %g s, want %g", got, want)
+			}
+		})
+	}
+}
+
+func TestTooSmallAContextIsNoChoice(t *testing.T) {
+	m := newFakeModel(batch.Config{Cells: 128, Context: 64, Sequences: 4, Chunk: 32, Outputs: 4})
+	until := time.Now().Add(time.Hour)
+	first, err := prepareLayout(t.Context(), m, m.cfg, until, false, testLog(t), func(string, float64) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	states, costs, auto, err := bothLayouts(t.Context(), m, first, func(string, float64) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Equal(m.relaid, []batch.Layout{batch.LayoutStreams, batch.LayoutUnified}) || len(states) != 2 {
-		t.Errorf("changed to %v, %d states", m.relaid, len(states))
-	}
-	if auto && (costs.UnifiedCell <= 0 || costs.StreamsCell <= 0) {
-		t.Errorf("costs %+v", costs)
-	}
-	// Too small a context to measure is no error and no choice.
-	m = newFakeModel(batch.Config{Cells: 128, Context: 64, Sequences: 4, Chunk: 32, Outputs: 4})
-	if first, err = prepareLayout(t.Context(), m, m.cfg, func(string, float64) {}); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, auto, err = bothLayouts(t.Context(), m, first, func(string, float64) {}); auto || err != nil {
-		t.Errorf("auto %v, %v", auto, err)
+	if start, _, _, auto, err := bothLayouts(t.Context(), m, first, until, testLog(t), func(string, float64) {}); auto || err != nil || start.cfg.Layout != batch.LayoutUnified {
+		t.Errorf("auto %v, %s, %v", auto, start.cfg.Layout, err)
 	}
 }

@@ -75,6 +75,7 @@ type loop struct {
 	sampled  []batch.Sampled
 	scratch  []byte
 	refused  int
+	phases   phases
 	reused   uint64
 	layouts  map[batch.Layout]layoutState // empty unless the model can change its layout
 	wish     batch.Layout
@@ -244,7 +245,8 @@ func (l *loop) hold(s *session, held bool) {
 
 // oneStep plans and computes one step; idle says that there was nothing to do.
 func (l *loop) oneStep() (idle bool, err error) {
-	step := l.sched.Plan(l.now())
+	start := l.now()
+	step := l.sched.Plan(start)
 	l.step++
 	l.report(step.Events)
 	l.tell()
@@ -256,6 +258,7 @@ func (l *loop) oneStep() (idle bool, err error) {
 		return false, err
 	}
 	res := batch.Result{Sampled: l.sampled[:0]}
+	planned := l.now()
 	if len(step.Rows) > 0 {
 		began := l.now()
 		l.stepPredicted.Store(int64(step.Predicted))
@@ -285,8 +288,13 @@ func (l *loop) oneStep() (idle bool, err error) {
 		}
 	}
 	l.sampled = res.Sampled
-	l.report(l.sched.Commit(l.now(), res))
+	sampled := l.now()
+	decodeOnly, rows := step.Decodes > 0 && step.Prefills == 0, step.Decodes
+	l.report(l.sched.Commit(sampled, res))
 	l.publish()
+	if decodeOnly {
+		l.phases.note(l, rows, planned-start, res.Duration, sampled-planned-res.Duration, l.now()-sampled)
+	}
 	if l.wished {
 		l.wished = false
 		return false, l.relayout(l.wish)

@@ -608,7 +608,7 @@ func TestSelfTest(t *testing.T) {
 }
 
 func TestWarmUpRunsEveryShape(t *testing.T) {
-	m := newFakeModel(smallConfig())
+	m := newFakeModel(batch.Config{Cells: 4096, Context: 1024, Sequences: 8, Parking: 8, Chunk: 128, Outputs: 8})
 	m.async = true
 	var seen []string
 	m.decode = func(rows []batch.Row) {
@@ -623,13 +623,34 @@ func TestWarmUpRunsEveryShape(t *testing.T) {
 		seen = append(seen, fmt.Sprint(d, "+", p))
 	}
 	var last float64
-	costs, err := warmUp(t.Context(), m, m.cfg, func(f float64) { last = f })
+	costs, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(time.Minute), false, testLog(t), func(f float64) { last = f })
 	if err != nil || last != 1 || m.sim.Used() != 0 {
 		t.Fatalf("%v, progress %g", err, last)
 	}
-	shapes := batch.WarmupShapes(m.cfg)
-	if len(seen) < 2*len(shapes)+5 || len(costs) != len(shapes) {
-		t.Errorf("%d decodes for %d shapes: %v", len(seen), len(shapes), seen)
+	for _, s := range batch.WarmupShapes(m.cfg) {
+		if n := strings.Count(strings.Join(seen, " ")+" ", fmt.Sprint(s.Decode, "+", s.Prefill, " ")); n == 0 {
+			t.Errorf("%+v was not run", s)
+		}
+	}
+	spans := map[int]int{} // of a decode step: two for each
+	for _, c := range costs {
+		if c.shape.Prefill == 0 {
+			spans[c.shape.Decode]++
+		}
+	}
+	for d, n := range spans {
+		if n != 2 {
+			t.Errorf("%d decode rows were measured at %d spans", d, n)
+		}
+	}
+}
+
+func TestWarmUpEndsInTime(t *testing.T) {
+	m := newFakeModel(smallConfig())
+	m.async = true
+	costs, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(-time.Second), false, testLog(t), func(float64) {})
+	if err != nil || len(costs) != 0 {
+		t.Errorf("%d shapes after the end, %v", len(costs), err)
 	}
 }
 

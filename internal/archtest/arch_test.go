@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -224,6 +225,39 @@ func TestNoHiddenState(t *testing.T) {
 						t.Errorf("%s: package variable %s; make it a constant, a function or a field", s.set.Position(v.Pos()), v.Names[0].Name)
 					}
 				}
+			}
+		}
+	}
+}
+
+// A test that sleeps is slow where it passes and flaky where the machine is busy: wait for what happens, or use
+// testing/synctest, whose clock costs nothing.
+func TestTestsDoNotSleep(t *testing.T) {
+	for _, s := range sources(t) {
+		if !s.test {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == "Sleep" {
+				if id, ok := sel.X.(*ast.Ident); ok && id.Name == "time" {
+					t.Errorf("%s sleeps", s.set.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	}
+}
+
+// What is not done stands in the README's table of states or in an issue, where users see it.
+func TestNothingIsLeftForLater(t *testing.T) {
+	marker := regexp.MustCompile(`\b(TODO|FIXME|XXX|HACK)\b`)
+	for _, s := range sources(t) {
+		if s.pkg == "internal/archtest" {
+			continue
+		}
+		for _, g := range s.file.Comments {
+			if m := marker.FindString(g.Text()); m != "" {
+				t.Errorf("%s: %s in a comment", s.set.Position(g.Pos()), m)
 			}
 		}
 	}

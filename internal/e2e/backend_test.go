@@ -36,8 +36,8 @@ func TestVulkanGivesTheCPUsTokens(t *testing.T) {
 	if _, err := os.Stat(icd); err != nil {
 		t.Skipf("no Mesa test prefix (make testmesa): %v", err)
 	}
-	want := firstTokens(t, serve(t, []string{"--backend", "cpu"}))
-	got := firstTokens(t, serve(t, []string{"--backend", "vulkan"}, "VK_DRIVER_FILES="+icd, "GGML_VK_VISIBLE_DEVICES=0"))
+	want := firstTokens(t, serve(t, []string{"--backend", "cpu", "--parallel", "1", "--context", "512"}, "HEARTH_CHUNK=32"))
+	got := firstTokens(t, serve(t, []string{"--backend", "vulkan", "--parallel", "1", "--context", "512"}, "VK_DRIVER_FILES="+icd, "GGML_VK_VISIBLE_DEVICES=0", "HEARTH_CHUNK=32"))
 	if len(want) != 32 || len(got) != 32 {
 		t.Fatalf("%d tokens on the CPU, %d on Vulkan; want 32", len(want), len(got))
 	}

@@ -20,8 +20,9 @@ import (
 	"time"
 )
 
-// readyWithin bounds a start on a shared 2-core machine; a start takes one to three seconds there.
-const readyWithin = 90 * time.Second
+// readyWithin bounds a start. On two shared cores it takes one to three seconds on the CPU, and half a minute on the
+// software Vulkan driver, which compiles every kernel that the warm-up meets.
+const readyWithin = 4 * time.Minute
 
 // root returns the repository's root and skips the test unless HEARTH_E2E asks for end-to-end tests.
 func root(t testing.TB) string {
@@ -298,26 +299,38 @@ func user(text string, maxTokens int) map[string]any {
 		"messages": []map[string]any{{"role": "user", "content": text}}}
 }
 
-// metric reads one sample of /metrics: the value of the first line that starts with name.
-func (s *server) metric(name string) float64 {
+// scrape returns the text of GET /metrics.
+func (s *server) scrape() string {
 	s.t.Helper()
 	resp, err := http.Get(s.url + "/metrics")
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	b, _ := io.ReadAll(resp.Body)
-	for line := range strings.Lines(string(b)) {
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// metric scrapes once for one sample.
+func (s *server) metric(name string) float64 { s.t.Helper(); return value(s.t, s.scrape(), name) }
+
+// value is the value of the first line of a scrape that starts with name.
+func value(t testing.TB, scrape, name string) float64 {
+	t.Helper()
+	for line := range strings.Lines(scrape) {
 		if strings.HasPrefix(line, name) {
 			f := strings.Fields(line)
 			v, err := strconv.ParseFloat(f[len(f)-1], 64)
 			if err != nil {
-				s.t.Fatal(err)
+				t.Fatal(err)
 			}
 			return v
 		}
 	}
-	s.t.Fatalf("no metric %q in\n%s", name, b)
+	t.Fatalf("no metric %q in\n%s", name, scrape)
 	return 0
 }
 

@@ -12,10 +12,14 @@ import (
 
 func TestEightClientsStreamTogetherAndAKilledOneFreesItsCells(t *testing.T) {
 	s := serve(t, nil)
-	const clients = 8
+	const clients, longPrompt = 8, 300
 	streams := make([]*stream, clients)
 	for i := range streams {
-		body := user("Count from "+string(rune('1'+i))+" upwards. "+strings.Repeat("And on. ", 40), 400)
+		text := "Count from " + string(rune('1'+i)) + " upwards. "
+		if i == 0 {
+			text += strings.Repeat("and on ", longPrompt)
+		}
+		body := user(text, 400)
 		body["ignore_eos"] = true
 		body["cache_prompt"] = false
 		streams[i] = s.stream(body)
@@ -36,14 +40,21 @@ func TestEightClientsStreamTogetherAndAKilledOneFreesItsCells(t *testing.T) {
 	if running := s.metric("hearth_requests_running{"); running != clients {
 		t.Errorf("%v requests running, want %d", running, clients)
 	}
-	before := s.metric(`hearth_requests_running{`)
+	// Stream 0 has the long prompt: that many cells are its own. The worker publishes requests and cells together, once a
+	// step, so the sample in which the request is gone is the step in which its cells must be gone.
+	before := s.sample()
 	streams[0].close()
-	// one step of 8 clients on this machine takes tens of milliseconds; the metric must follow, not the end of the answer
 	deadline := time.Now().Add(10 * time.Second)
-	for s.metric(`hearth_requests_running{`) != before-1 {
+	after := s.sample()
+	for ; after.running == clients; after = s.sample() {
 		if time.Now().After(deadline) {
 			t.Fatal("a killed client's request still runs after 10 s")
 		}
+		before = after
+	}
+	// The others go on: one cell each a step.
+	if grown := (after.steps - before.steps) * (clients - 1); after.running != clients-1 || after.cells > before.cells-longPrompt+grown {
+		t.Errorf("before the kill %+v, in the step without the request %+v: its %d cells are not free", before, after, longPrompt)
 	}
 	for _, st := range streams[1:] {
 		st.close()
@@ -56,6 +67,20 @@ func TestEightClientsStreamTogetherAndAKilledOneFreesItsCells(t *testing.T) {
 	}
 	if used := s.metric(`hearth_kv_cells{model="smollm2",state="used"}`); used != 0 {
 		t.Errorf("%v cells used after every uncached request was killed, want 0", used)
+	}
+}
+
+// state is what one scrape says about the only model.
+type state struct{ running, cells, steps int }
+
+// sample reads the gauges of one scrape, which are of one step.
+func (s *server) sample() state {
+	s.t.Helper()
+	body := s.scrape()
+	return state{
+		running: int(value(s.t, body, "hearth_requests_running{")),
+		cells:   int(value(s.t, body, `hearth_kv_cells{model="smollm2",state="used"}`)),
+		steps:   int(value(s.t, body, "hearth_worker_steps_total{")),
 	}
 }
 
@@ -74,7 +99,9 @@ func TestBadInputs(t *testing.T) {
 		{"wrong type", "/v1/chat/completions", `{"model":"smollm2","messages":[{"role":"user","content":5}]}`, 400, "messages[0].content"},
 		{"bad temperature", "/v1/chat/completions", `{"model":"smollm2","messages":[{"role":"user","content":"x"}],"temperature":"hot"}`, 400, "temperature"},
 		{"prompt over context", "/v1/chat/completions", user(strings.Repeat("word ", 3000), 4), 400, "maximum context length is 512 tokens"},
-		{"10 MB body", "/v1/chat/completions", `{"model":"smollm2","messages":[{"role":"user","content":"` + strings.Repeat("x", 11<<20) + `"}]}`, 413, ""},
+		{"9 MB body", "/v1/chat/completions", user(strings.Repeat("word ", 9<<20/5), 4), 400, "maximum context length is 512 tokens"},
+		{"8 MB of special tokens", "/v1/chat/completions", user(strings.Repeat("<|im_start|>", 400_000), 4), 400, "maximum context length is 512 tokens"},
+		{"more than 10 MB", "/v1/chat/completions", `{"model":"smollm2","messages":[{"role":"user","content":"` + strings.Repeat("x", 11<<20) + `"}]}`, 413, ""},
 		{"bad grammar", "/v1/completions", map[string]any{"model": "smollm2", "prompt": "x", "grammar": "root ::= ("}, 400, "grammar"},
 		{"token out of range", "/v1/completions", map[string]any{"model": "smollm2", "prompt": []int{99999999}}, 400, "prompt"},
 		{"unknown path", "/v1/nothing", `{}`, 404, ""},

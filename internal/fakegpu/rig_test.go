@@ -2,6 +2,7 @@ package fakegpu
 
 import (
 	"embed"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,13 +14,15 @@ import (
 	"hearth/engine/bundle"
 )
 
-//go:embed c/stub.c c/child.c
+//go:embed c/stub.c c/child.c c/icd.c
 var sources embed.FS
 
 // Variables that say where the large downloads are; `make test-hip` sets them.
 const (
 	EnvBundle = "HEARTH_TEST_HIP_BUNDLE" // the HIP engine bundle, build/engine/hip
 	EnvROCr   = "HEARTH_TEST_ROCR"       // folder with libhsa-runtime64 7.2.4 or newer
+	// EnvVulkan names the manifest of a software renderer, build/testmesa/icd.d/lvp_icd.json, for Disguise.
+	EnvVulkan = "HEARTH_TEST_VK_DRIVER_FILES"
 )
 
 // Rig is one fake machine: where its files are and how a program is started on it.
@@ -29,7 +32,9 @@ type Rig struct {
 	Topology, Model string
 	// GPUs are the targets of the machine's GPUs.
 	GPUs []string
-	dir  string
+	// VulkanManifest is the driver file of the card's disguised Vulkan driver, empty before Disguise.
+	VulkanManifest string
+	dir            string
 }
 
 // New makes the fake of a captured machine, or skips the test when the HIP bundle, the ROCr or a C compiler is missing.
@@ -80,6 +85,32 @@ func (r *Rig) compile(tb testing.TB, name string, flags ...string) string {
 		tb.Fatalf("%s %s: %v\n%s", cc, strings.Join(args, " "), err, text)
 	}
 	return out
+}
+
+// Disguise gives the machine a Vulkan driver: a software renderer that says it is the card of this name at this address.
+// It skips the test when there is no renderer.
+func (r *Rig) Disguise(tb testing.TB, name string, pci backends.PCI) {
+	tb.Helper()
+	manifest := os.Getenv(EnvVulkan)
+	if manifest == "" {
+		tb.Skipf("%s is not set: make test-hip does", EnvVulkan)
+	}
+	var domain, bus, slot, fn uint
+	if _, err := fmt.Sscanf(string(pci), "%x:%x:%x.%x", &domain, &bus, &slot, &fn); err != nil {
+		tb.Fatal(err)
+	}
+	lib := filepath.Join(filepath.Dir(filepath.Dir(manifest)), "lib")
+	r.Bundle = r.Bundle.WithLibraryPath(lib)
+	out := r.compile(tb, "icd", "-shared", "-fPIC", fmt.Sprintf("-DDRIVER=%q", filepath.Join(lib, "libvulkan_lvp.so")), fmt.Sprintf("-DNAME=%q", name),
+		fmt.Sprintf("-DDOMAIN=%d", domain), fmt.Sprintf("-DBUS=%d", bus), fmt.Sprintf("-DSLOT=%d", slot), fmt.Sprintf("-DFN=%d", fn))
+	dir := filepath.Join(r.dir, "vulkan")
+	r.VulkanManifest = filepath.Join(dir, "radeon_icd.json")
+	text := fmt.Sprintf(`{"file_format_version": "1.0.1", "ICD": {"api_version": "1.4.0", "library_path": %q}}`, filepath.Join(dir, "libvulkan_radeon.so"))
+	for _, err := range []error{os.Mkdir(dir, 0o755), os.Rename(out, filepath.Join(dir, "libvulkan_radeon.so")), os.WriteFile(r.VulkanManifest, []byte(text), 0o644)} {
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
 }
 
 // Child compiles the probe child against the bundle.

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"hearth/backends"
 	"hearth/backends/fixtures"
 	"hearth/engine/bundle"
 	"hearth/internal/toygguf"
@@ -32,6 +33,9 @@ func (r *Rig) folder(t *testing.T) string {
 		m.Plugins = append(m.Plugins, p)
 	}
 	m.VulkanICDs = nil
+	if r.VulkanManifest != "" {
+		m.VulkanICDs = []string{r.VulkanManifest} // as if the bundle had brought it
+	}
 	m.RocBLASLibrary = r.Bundle.Path(m.RocBLASLibrary)
 	text, err := m.Encode()
 	if err != nil {
@@ -170,8 +174,8 @@ func (s serving) placed(t *testing.T) (backend, device, pci string) {
 	return ps.Models[0].Backend, ps.Models[0].Device, ps.Models[0].PCI
 }
 
-// chat asks for a few tokens. On a fake GPU they mean nothing.
-func (s serving) chat(t *testing.T) {
+// chat asks for a few tokens and returns the reply's header. On a fake GPU the tokens mean nothing.
+func (s serving) chat(t *testing.T) http.Header {
 	t.Helper()
 	res, err := http.Post(s.url+"/v1/chat/completions", "application/json",
 		strings.NewReader(`{"messages":[{"role":"user","content":"hello"}],"max_tokens":4,"ignore_eos":true}`))
@@ -183,6 +187,7 @@ func (s serving) chat(t *testing.T) {
 	if res.StatusCode != http.StatusOK || !bytes.Contains(body, []byte(`"completion_tokens"`)) {
 		t.Errorf("status %d: %s\n%s", res.StatusCode, body, s.log)
 	}
+	return res.Header
 }
 
 // TestServeOnAFake7900XTX: the whole path, from the kernel's files over the choice of a device to tokens in a stream.
@@ -194,7 +199,13 @@ func TestServeOnAFake7900XTX(t *testing.T) {
 		if backend, device, pci := s.placed(t); backend != "hip" || device != "ROCm0" || pci != "0000:03:00.0" {
 			t.Errorf("runs on %s, %s at %s\n%s", backend, device, pci, s.log)
 		}
-		s.chat(t)
+		if h := s.chat(t); h.Get("X-Hearth-Backend") != "hip" || h.Get("X-Hearth-Device") != "0000:03:00.0" || h.Get("X-Hearth-Fallback") != "" {
+			t.Errorf("the reply says %v", h)
+		}
+		_, text := s.get(t, "/metrics")
+		if !bytes.Contains(text, []byte(`hearth_device_memory_total_bytes{memory="vram",name="AMD Radeon RX 7900 XTX",pci="0000:03:00.0"} 2.575302656e+10`)) {
+			t.Errorf("the card's sensors are not in the metrics:\n%s", text)
+		}
 	})
 	t.Run("auto does not trust wrong products", func(t *testing.T) {
 		s := r.serve(t, hearth, "xtx")
@@ -208,25 +219,37 @@ func TestServeOnAFake7900XTX(t *testing.T) {
 	})
 }
 
-// TestServeRefusesAFakeR9700: no code object for gfx1201 in Debian's plugin. Nothing is loaded to find that out.
+// TestServeRefusesAFakeR9700: no code object for gfx1201 in Debian's plugin. Nothing is loaded to find that out, and the
+// model runs on the next best: the card's Vulkan driver where it has one, else the CPU.
 func TestServeRefusesAFakeR9700(t *testing.T) {
-	r := New(t, "r9700")
-	hearth := buildHearth(t)
-	s := r.serve(t, hearth, "r9700")
-	if backend, _, _ := s.placed(t); backend != "cpu" {
-		t.Errorf("runs on %s", backend)
+	for _, c := range []struct{ name, backend, pci string }{{"without Vulkan", "cpu", ""}, {"with Vulkan", "vulkan", "0000:84:00.0"}} {
+		t.Run(c.name, func(t *testing.T) {
+			r := New(t, "r9700")
+			if c.backend == backends.Vulkan {
+				r.Disguise(t, "AMD Radeon AI PRO R9700 (RADV GFX1201)", backends.PCI(c.pci))
+			}
+			s := r.serve(t, buildHearth(t), "r9700")
+			if backend, _, pci := s.placed(t); backend != c.backend || pci != c.pci {
+				t.Errorf("runs on %s at %q", backend, pci)
+			}
+			log := s.log.String()
+			for _, want := range []string{"no code object for gfx1201", "use Vulkan"} {
+				if !strings.Contains(log, want) {
+					t.Errorf("%q is not in the log:\n%s", want, log)
+				}
+			}
+			if strings.Contains(log, "SIGABRT") || strings.Contains(log, "ROCm error") {
+				t.Errorf("HIP was tried all the same:\n%s", log)
+			}
+			if _, text := s.get(t, "/metrics"); !bytes.Contains(text, []byte(`hearth_backend_fallback_total{model="toy"} 1`)) {
+				t.Error("the fallback is not counted")
+			}
+			if _, text := s.get(t, "/api/ps"); !bytes.Contains(text, []byte(`no code object for gfx1201`)) {
+				t.Errorf("ps does not say why: %s", text)
+			}
+			if h := s.chat(t); h.Get("X-Hearth-Backend") != c.backend || !strings.Contains(h.Get("X-Hearth-Fallback"), "no code object for gfx1201") {
+				t.Errorf("the reply says %v", h)
+			}
+		})
 	}
-	log := s.log.String()
-	for _, want := range []string{"no code object for gfx1201", "use Vulkan"} {
-		if !strings.Contains(log, want) {
-			t.Errorf("%q is not in the log:\n%s", want, log)
-		}
-	}
-	if _, text := s.get(t, "/metrics"); !bytes.Contains(text, []byte(`hearth_backend_fallback_total{model="toy"} 1`)) {
-		t.Error("the fallback is not counted")
-	}
-	if strings.Contains(log, "SIGABRT") || strings.Contains(log, "ROCm error") {
-		t.Errorf("HIP was tried all the same:\n%s", log)
-	}
-	s.chat(t)
 }

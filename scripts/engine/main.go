@@ -25,6 +25,7 @@ const usage = `usage: engine COMMAND [FLAG...]
   debian    unpack Debian's llama.cpp into a bundle                (HEARTH_ENGINE=debian)
   describe  write a bundle for installed or freshly built libraries (HEARTH_ENGINE=system, source)
   prefix    unpack peers, testmesa or testrocr into a folder
+  cached    look whether all packages of some sets are in the cache
   relock    resolve engine.lock against the archive as it is now
   check     read a bundle and look whether it is complete
 `
@@ -34,7 +35,7 @@ var errUsage = errors.New("usage")
 
 func run(ctx context.Context, args, env []string, stderr io.Writer) int {
 	commands := map[string]func(context.Context, tool, []string) error{
-		"debian": debianCommand, "describe": describeCommand, "prefix": prefixCommand, "relock": relockCommand, "check": checkCommand,
+		"debian": debianCommand, "describe": describeCommand, "prefix": prefixCommand, "cached": cachedCommand, "relock": relockCommand, "check": checkCommand,
 	}
 	if len(args) == 0 || commands[args[0]] == nil {
 		fmt.Fprint(stderr, usage)

@@ -18,6 +18,9 @@ type Models interface {
 	List(ctx context.Context) ([]ModelEntry, error)
 	// Loaded returns the state of every model that has a worker or is getting one, sorted by name. It never blocks.
 	Loaded() []Status
+	// Fallback says why the named model, which is loaded, does not run on the backend that was asked for; empty: it does.
+	// It is asked for each request and never blocks.
+	Fallback(name string) string
 	// Stop unloads the named model. A name that is not loaded is an *engine.Error of KindNotFound.
 	Stop(ctx context.Context, name string) error
 }

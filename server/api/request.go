@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,7 +13,23 @@ type Request struct {
 	// Tenant separates API keys; empty when no keys are configured. It is derived from the key and never logged.
 	Tenant string
 	Start  time.Time
+
+	placement atomic.Pointer[Placement]
 }
+
+// Placement is where the model that serves a request runs.
+type Placement struct {
+	Backend string // "hip", "vulkan", "cpu"
+	Device  string // PCI address, or the backend's name for a device that has none
+	// Fallback says why it is not the backend that was asked for; empty: it is.
+	Fallback string
+}
+
+// SetPlacement notes which model serves the request. It may run while the reply's header goes out.
+func (r *Request) SetPlacement(p Placement) { r.placement.Store(&p) }
+
+// Placement returns what SetPlacement noted last, nil before it: a stream may begin while its model still loads.
+func (r *Request) Placement() *Placement { return r.placement.Load() }
 
 type requestKey struct{}
 

@@ -113,6 +113,18 @@ func (m *Models) Loaded() []api.Status {
 	return out
 }
 
+// Fallback implements api.Models: what SetLoaded said.
+func (m *Models) Fallback(name string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.states {
+		if s.Name == name {
+			return s.FallbackReason
+		}
+	}
+	return ""
+}
+
 // Stop implements api.Models.
 func (m *Models) Stop(_ context.Context, name string) error {
 	m.mu.Lock()

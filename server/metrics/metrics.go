@@ -4,6 +4,7 @@
 package metrics
 
 import (
+	"fmt"
 	"net/http"
 	"strconv"
 	"sync"
@@ -84,6 +85,16 @@ func New(version string, loaded func() []api.Status) *Metrics {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
+}
+
+// Register adds somebody else's metrics. The error says which are there already.
+func (m *Metrics) Register(more ...prometheus.Collector) error {
+	for _, c := range more {
+		if err := m.registry.Register(c); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return nil
 }
 
 // Handler serves the registry.

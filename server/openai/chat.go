@@ -116,8 +116,8 @@ func refuseUnsupported(o *api.Object) error {
 	if v, ok := o.Get("functions"); ok && v.Kind() == '[' {
 		return api.Unsupported("functions", "is OpenAI's old form of tools, which is not supported")
 	}
-	if o.Has("json_schema") {
-		return api.Unsupported("json_schema", "is not supported yet")
+	if err := refuseConstraints(o); err != nil {
+		return err
 	}
 	if v, ok := o.Get("modalities"); ok {
 		list, err := stringList(v, 8)
@@ -126,6 +126,17 @@ func refuseUnsupported(o *api.Object) error {
 		}
 		if slices.ContainsFunc(list, func(m string) bool { return m != "text" }) {
 			return api.Unsupported("modalities", "may only hold \"text\"")
+		}
+	}
+	return nil
+}
+
+// refuseConstraints names the fields by which llama-server's and vLLM's clients constrain the output's form, and which
+// would come back as free text.
+func refuseConstraints(o *api.Object) error {
+	for _, name := range []string{"json_schema", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"} {
+		if o.Has(name) {
+			return api.Unsupported(name, "is not supported yet; grammar (GBNF) and response_format json_object are")
 		}
 	}
 	return nil
@@ -238,9 +249,5 @@ func (a *API) RenderChat(o *api.Object, info engine.Info) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text := ""
-	for _, s := range segments {
-		text += s.Text
-	}
-	return text, nil
+	return template.Join(segments), nil
 }

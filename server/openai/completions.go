@@ -92,9 +92,7 @@ func decodeCompletion(o *api.Object) (output, bool, error) {
 	if format := o.Object("response_format"); format != nil && format.Str("type", "text") != "text" {
 		o.Fail(api.Unsupported("response_format", "is for chats"))
 	}
-	if o.Has("json_schema") {
-		o.Fail(api.Unsupported("json_schema", "is not supported yet"))
-	}
+	o.Fail(refuseConstraints(o))
 	echo := o.Bool("echo", false)
 	if echo && out.logprobs {
 		o.Fail(api.Unsupported("echo", "cannot be combined with logprobs: those of the prompt are not computed"))

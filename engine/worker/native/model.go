@@ -29,7 +29,7 @@ type model struct {
 
 	scales       []float32 // of lora
 	auto         bool      // the layout may be changed
-	unifiedCells int       // the pool in the unified layout, once the layout was changed
+	unifiedCells int       // the pool in the unified layout
 	log          *slog.Logger
 	info         engine.Info
 	cfg          batch.Config
@@ -81,13 +81,28 @@ func (m *model) initChat(mi llama.ModelInfo, dev llama.Device) error {
 	}
 	cell := kvBytes(&mi, m.m.Metadata(), m.spec.KVTypeK, m.spec.KVTypeV)
 	m.size = choose(&m.spec, &mi, cell, free, physicalCores("/sys"))
+	if want := cmp.Or(m.spec.MaxSequences, engine.DefaultMaxSequences); m.size.sequences < want {
+		m.log.Warn("the device's memory does not hold a context for every sequence: fewer run at a time",
+			"sequences", m.size.sequences, "wanted", want, "context", m.size.context, "free_bytes", free)
+	}
+	m.unifiedCells = m.size.cells
 	// Streams need a whole context for every sequence, so on most cards there is nothing to choose.
 	m.auto = m.async && (m.spec.KVLayout == "" || m.spec.KVLayout == "auto") && !mi.Recurrent && !mi.Hybrid &&
 		m.size.sequences > 1 && uint64(m.size.context*m.size.sequences)*cell < free/2
-	if err := m.chatContext(); err != nil {
+	// The first layout is the one that start-up will most likely choose: it saves making the context once more.
+	if m.auto && m.size.sequences >= streamsFrom {
+		m.layout(batch.LayoutStreams)
+	}
+	err := m.chatContext()
+	if err != nil && !m.size.unified && m.auto {
+		m.log.Warn("no room for a context per sequence, one pool for all is used", "err", err)
+		m.auto = false
+		m.layout(batch.LayoutUnified)
+		err = m.chatContext()
+	}
+	if err != nil {
 		return err
 	}
-	var err error
 	if m.b, err = llama.NewBatch(m.ctx.NBatch(), 1, m.log); err != nil {
 		return memoryError(err)
 	}
@@ -130,6 +145,19 @@ func (m *model) chatContext() error {
 // CanRelayout implements worker.Model.
 func (m *model) CanRelayout() bool { return m.auto }
 
+// streamsFrom is the number of sequences from which on streams were faster for unshared prompts on the GPU measured
+// (docs/scheduling.md).
+const streamsFrom = 8
+
+// layout makes m.size describe a context of that layout.
+func (m *model) layout(l batch.Layout) {
+	m.size.unified = l == batch.LayoutUnified
+	m.size.cells = m.unifiedCells
+	if !m.size.unified {
+		m.size.cells = m.size.context * m.size.sequences
+	}
+}
+
 // Relayout implements worker.Model.
 func (m *model) Relayout(l batch.Layout) (batch.Config, error) {
 	m.aborting.Lock()
@@ -138,14 +166,7 @@ func (m *model) Relayout(l batch.Layout) (batch.Config, error) {
 		return batch.Config{}, err
 	}
 	m.ctx, m.rows = nil, llama.Rows{}
-	if m.unifiedCells == 0 {
-		m.unifiedCells = m.size.cells
-	}
-	m.size.unified = l == batch.LayoutUnified
-	m.size.cells = m.unifiedCells
-	if !m.size.unified {
-		m.size.cells = m.size.context * m.size.sequences
-	}
+	m.layout(l)
 	if err := m.chatContext(); err != nil {
 		return batch.Config{}, err
 	}

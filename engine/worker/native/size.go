@@ -41,6 +41,9 @@ func choose(s *engine.LoadSpec, info *llama.ModelInfo, cellBytes, free uint64, c
 	z.unified = s.KVLayout != "streams"
 	switch {
 	case !z.unified:
+		if most := free / 5 * 4 / max(1, cellBytes*uint64(z.context)); free > 0 && uint64(z.sequences) > most {
+			z.sequences = max(1, int(most)) // the rest of the memory is for compute buffers; the caller says so
+		}
 		z.cells = z.context * z.sequences
 	case s.Cells > 0:
 		z.cells = max(pad256(s.Cells), z.context)

@@ -33,7 +33,7 @@ func (f *Fetcher) Fetch(ctx context.Context, sets ...string) ([]Package, error) 
 	if err != nil {
 		return nil, err
 	}
-	missing := f.missing(locked)
+	missing := f.Missing(locked)
 	if len(missing) == 0 && len(locked) > 0 {
 		return locked, nil
 	}
@@ -89,7 +89,7 @@ func (f *Fetcher) fetchMoved(ctx context.Context, apt Apt, locked []Package, gon
 		return nil, fmt.Errorf("the archive lists the locked packages but does not deliver them: %w", gone)
 	}
 	f.Say("all accepted; going on with the new ones (make engine-relock records them)")
-	if err := f.download(ctx, apt, f.missing(now)); err != nil {
+	if err := f.download(ctx, apt, f.Missing(now)); err != nil {
 		return nil, err
 	}
 	return now, nil
@@ -160,9 +160,9 @@ func (f *Fetcher) DebPath(p Package) string {
 	return filepath.Join(f.Cache, "debs", p.SHA256+".deb")
 }
 
-// missing are the packages that are not in the cache. A file is only ever put there whole and checked, so its size
+// Missing are the packages that are not in the cache. A file is only ever put there whole and checked, so its size
 // is enough to look at.
-func (f *Fetcher) missing(packages []Package) []Package {
+func (f *Fetcher) Missing(packages []Package) []Package {
 	var list []Package
 	for _, p := range packages {
 		if st, err := os.Stat(f.DebPath(p)); err != nil || st.Size() != p.Size {

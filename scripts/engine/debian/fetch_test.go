@@ -160,7 +160,7 @@ func TestFetchMovedOnRefused(t *testing.T) {
 	if !a.heard("libllama0 1:0.7.0-2 -> 1:0.8.0-1 (NOT accepted)") {
 		t.Errorf("said %q", a.said)
 	}
-	if len(f.missing([]Package{f.Lock.Sets["base"].Packages[0]})) != 1 {
+	if len(f.Missing([]Package{f.Lock.Sets["base"].Packages[0]})) != 1 {
 		t.Error("something was put into the cache under the locked hash")
 	}
 }
@@ -182,7 +182,7 @@ func TestFetchTampered(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "SHA-256 is") {
 		t.Errorf("error %v", err)
 	}
-	if len(f.missing(locked)) != 1 {
+	if len(f.Missing(locked)) != 1 {
 		t.Error("the wrong file is in the cache")
 	}
 }

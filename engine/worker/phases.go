@@ -1,0 +1,33 @@
+package worker
+
+import (
+	"log/slog"
+	"time"
+)
+
+// phases adds up where the time of decode-only steps goes. The device waits in all of them but decode.
+type phases struct {
+	steps, rows                  int
+	plan, decode, sample, commit time.Duration
+	reused                       uint64 // graphs, when the sums began
+}
+
+// phaseSteps is after how many decode-only steps the means are logged.
+const phaseSteps = 2048
+
+// note adds a step and logs the means from time to time.
+func (p *phases) note(l *loop, rows int, plan, decode, sample, commit time.Duration) {
+	p.steps++
+	p.rows += rows
+	p.plan, p.decode, p.sample, p.commit = p.plan+plan, p.decode+decode, p.sample+sample, p.commit+commit
+	if p.steps < phaseSteps {
+		return
+	}
+	n, reused := time.Duration(p.steps), l.model.GraphsReused()
+	st := l.sched.Stats()
+	l.log.Info("decode-only steps, means", slog.Int("steps", p.steps), slog.Float64("rows", float64(p.rows)/float64(p.steps)),
+		slog.Duration("plan", p.plan/n), slog.Duration("decode", p.decode/n), slog.Duration("sample", p.sample/n),
+		slog.Duration("commit", p.commit/n), slog.Uint64("graphs_reused_in_all_steps", reused-min(reused, p.reused)),
+		slog.Int("span", st.Span), slog.Int("cells_cached", st.CellsCached), slog.Uint64("evictions", st.Evictions))
+	*p = phases{reused: reused}
+}
