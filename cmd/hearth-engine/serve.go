@@ -44,7 +44,7 @@ func serve(ctx context.Context, in *invocation) int {
 	if err != nil {
 		return in.fail(err)
 	}
-	svc := worker.NewService(opener, log)
+	svc := worker.NewService(opener, in.stdout, log)
 	g := worker.Register(svc)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(l) }()

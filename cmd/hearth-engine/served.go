@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -48,7 +49,7 @@ func startServed(ctx context.Context, m worker.Model, log *slog.Logger) (*served
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	svc := worker.NewService(reopened{m}, log)
+	svc := worker.NewService(reopened{m}, io.Discard, log)
 	g := worker.Register(svc)
 	go func() { _ = g.Serve(l) }() // ends with Stop
 	s := &served{close: func() {

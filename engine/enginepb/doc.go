@@ -23,5 +23,14 @@ const MaxMessageBytes = 64 << 20
 // ListeningLine is what a worker prints on stdout, followed by a newline, once its socket accepts connections.
 const ListeningLine = "hearth-engine listening"
 
+// AdmittedPrefix and QueuedPrefix begin lines that a worker prints on stdout, followed by ids of requests (of the
+// ClientFrames) with a space between them: that it begins to work on these (to tokenise, or to compute them), or that
+// they wait for their turn again. Only what it works on can be to blame for a crash. A line is written before the work:
+// what is in a pipe outlives the process, a frame in its buffers does not.
+const (
+	AdmittedPrefix = "admitted "
+	QueuedPrefix   = "queued "
+)
+
 // duration converts the wire's nanoseconds.
 func duration(ns int64) time.Duration { return time.Duration(ns) }

@@ -160,7 +160,7 @@ func (f *fakeServer) generate(ctx context.Context, s enginepb.Worker_ServeServer
 		send(&enginepb.WorkerFrame{Failures: []*enginepb.Failure{{Id: id, Error: enginepb.FromError(engine.ContextLength(9, 8))}}})
 		return
 	}
-	send(&enginepb.WorkerFrame{Admitted: []uint64{id}})
+	fmt.Println(enginepb.AdmittedPrefix + fmt.Sprint(id))
 	if r.Prompt.Segments[0].Text == "crash" {
 		f.die()
 	}

@@ -236,17 +236,23 @@ func (m *model) forget(q *request, tell bool) {
 	}
 }
 
+// note books what the worker says of requests: that it works on them from now on, or that they only wait again.
+func (m *model) note(ids []uint64, working bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, id := range ids {
+		if q := m.requests[id]; q != nil {
+			q.suspect(working)
+		}
+	}
+}
+
 // deliver takes one frame of the worker apart. It runs on the connection's receiving goroutine.
 func (m *model) deliver(f *enginepb.WorkerFrame) {
 	var cut []*request
 	m.mu.Lock()
 	if f.Stats != nil {
 		m.stats = enginepb.ToStats(f.Stats)
-	}
-	for _, id := range f.Admitted {
-		if q := m.requests[id]; q != nil {
-			q.admit()
-		}
 	}
 	for _, e := range f.Events {
 		q := m.requests[e.GetId()]

@@ -447,7 +447,7 @@ func TestReplayCarriesJournalAndSeed(t *testing.T) {
 	})
 }
 
-func TestARequestThatKillsUnreportedIsFailed(t *testing.T) {
+func TestOnlyWhatAWorkerWorkedOnIsBlamed(t *testing.T) {
 	inBubble(t, Config{}, anyModel{}, func(t *testing.T, p *Pool, l *memory) {
 		m, release := use(t, p, "a")
 		defer release()
@@ -459,13 +459,15 @@ func TestARequestThatKillsUnreportedIsFailed(t *testing.T) {
 			return s
 		}
 		bad, waiting := generate("bad"), generate("waiting")
-		for range 2 { // neither worker lives to report an admission
+		for range 2 { // neither worker lives to send a frame
+			l.worker().on.note([]uint64{1, 2}, true)
+			l.worker().on.note([]uint64{2}, false)
 			l.worker().die(exit{code: -1, signal: 6})
 			advance(time.Second)
 			synctest.Wait()
 		}
 		if _, err := bad.Next(t.Context()); engine.KindOf(err) != engine.KindInternal {
-			t.Errorf("the request that was first in both workers ended with %v", err)
+			t.Errorf("the request that both workers died of ended with %v", err)
 		}
 		w := l.worker()
 		if len(w.ids) != 1 || w.ids[0] != 2 {
@@ -582,3 +584,27 @@ func TestLastWords(t *testing.T) {
 
 // advance moves the bubble's clock by d.
 func advance(d time.Duration) { <-time.After(d) }
+
+func TestStdoutLines(t *testing.T) {
+	var got []uint64
+	rest := &tail{log: slog.New(slog.DiscardHandler)}
+	var working []bool
+	s := newStdout(rest, func(ids []uint64, w bool) { got, working = append(got, ids...), append(working, w) })
+	text := "hello\nadmitted 1 2\nqueued 18446744073709551615\nsome noise\nadmitted x\nadmit" // the last one never ends
+	for i := range len(text) {                                                                // however the pipe cuts it
+		fmt.Fprint(s, text[i:i+1])
+	}
+	if l := <-s.line; l != "hello" {
+		t.Errorf("first line %q", l)
+	}
+	if !slices.Equal(got, []uint64{1, 2, 1<<64 - 1}) || !slices.Equal(working, []bool{true, false}) {
+		t.Errorf("notes %v %v", got, working)
+	}
+	if rest.String() != "some noise\nadmitted x\n" {
+		t.Errorf("the rest is %q", rest.String())
+	}
+	fmt.Fprint(s, strings.Repeat("z", 3*maxLine)) // a line without end is not kept
+	if n := len(s.buf); n > maxLine {
+		t.Errorf("%d bytes are kept", n)
+	}
+}

@@ -65,7 +65,7 @@ type process struct {
 	dir    string // holds the socket; removed at the end
 	socket string
 	tail   *tail
-	first  *firstLine
+	first  *stdout
 	reaped chan struct{} // closed when the process is gone
 
 	mu     sync.Mutex
@@ -74,7 +74,7 @@ type process struct {
 
 // launch implements launcher.
 func (p *processes) launch(ctx context.Context, plan *Plan, on hooks) (worker, error) {
-	proc, err := p.spawn(plan)
+	proc, err := p.spawn(plan, on.note)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (p *processes) launch(ctx context.Context, plan *Plan, on hooks) (worker, e
 }
 
 // spawn starts the process in its own group, with its own folder for the socket.
-func (p *processes) spawn(plan *Plan) (*process, error) {
+func (p *processes) spawn(plan *Plan, note func([]uint64, bool)) (*process, error) {
 	dir, err := os.MkdirTemp(p.cfg.RuntimeDir, "hearth-worker-")
 	if err != nil {
 		return nil, fmt.Errorf("make the worker's folder: %w", err)
@@ -125,7 +125,7 @@ func (p *processes) spawn(plan *Plan) (*process, error) {
 	}
 	c := plan.Launch("serve", "--socket", sock)
 	t := &tail{log: p.log.With("model", plan.Spec.Name)}
-	proc := &process{dir: dir, socket: sock, tail: t, first: newFirstLine(t), reaped: make(chan struct{})}
+	proc := &process{dir: dir, socket: sock, tail: t, first: newStdout(t, note), reaped: make(chan struct{})}
 	proc.cmd = &exec.Cmd{
 		Path: c.Path, Args: c.Argv, Env: environment(p.cfg.Env, plan, &c), Dir: "/",
 		Stdout: proc.first, Stderr: t,

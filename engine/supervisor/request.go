@@ -26,8 +26,8 @@ type request struct {
 	mu       sync.Mutex
 	sent     [][]engine.Token // journal: tokens received per choice
 	finished []bool           // per choice
-	admitted bool             // by the worker that has it now
-	crashes  int              // of workers that had admitted it
+	admitted bool             // the worker that has it now works on it
+	crashes  int              // of workers that worked on it
 	unread   []engine.Event
 	head     int // first unread event
 	bytes    int // estimated size of unread
@@ -199,16 +199,11 @@ func (q *request) crashed() bool {
 	return q.crashes >= 2
 }
 
-func (q *request) admit() {
+// suspect notes whether the worker works on the request at this moment.
+func (q *request) suspect(yes bool) {
 	q.mu.Lock()
-	q.admitted = true
+	q.admitted = yes
 	q.mu.Unlock()
-}
-
-func (q *request) isAdmitted() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.admitted
 }
 
 // replay is the request as the next worker must run it: what was sent already counts as output.

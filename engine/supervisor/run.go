@@ -75,6 +75,7 @@ func (m *model) start() (worker, error) {
 			m.mu.Unlock()
 		},
 		frame: m.deliver,
+		note:  m.note,
 	})
 	if err != nil {
 		return nil, err
@@ -210,20 +211,6 @@ func (m *model) giveUp(err *engine.Error) {
 	m.onState()
 }
 
-// blameOldest counts the first request as admitted when the dead worker named none. Its report of an admission leaves with
-// the step, so a request whose first step kills the worker is never reported; without this it would be replayed until
-// the whole model is given up.
-func blameOldest(running []*request) {
-	for _, q := range running {
-		if q.isAdmitted() {
-			return
-		}
-	}
-	if len(running) > 0 {
-		running[0].admit()
-	}
-}
-
 // crashed books a worker's death at the given age. It returns the pause before the next start; false: give up.
 func (m *model) crashed(e exit, age time.Duration) (time.Duration, bool) {
 	var doomed []*request
@@ -240,9 +227,7 @@ func (m *model) crashed(e exit, age time.Duration) (time.Duration, bool) {
 		m.faults++
 		m.onPlan++
 	}
-	running := m.inFlight()
-	blameOldest(running)
-	for _, q := range running {
+	for _, q := range m.inFlight() {
 		if q.crashed() {
 			doomed = append(doomed, q)
 			delete(m.requests, q.id)

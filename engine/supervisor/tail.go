@@ -3,8 +3,11 @@ package supervisor
 import (
 	"bytes"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
+
+	"hearth/engine/enginepb"
 )
 
 // tailBytes is how much of a worker's stderr is kept for diagnosis.
@@ -56,34 +59,66 @@ func (t *tail) String() string {
 	return strings.ToValidUTF8(string(t.buf[max(0, len(t.buf)-tailBytes):]), "\uFFFD")
 }
 
-// firstLine is an io.Writer that delivers the first line written to it and logs what follows.
-type firstLine struct {
+// stdout is the io.Writer behind a worker's stdout: it delivers the first line, then notes, and logs the rest.
+type stdout struct {
 	rest *tail
+	note func(ids []uint64, working bool)
+	line chan string // buffered, one line
 
 	mu   sync.Mutex
-	buf  []byte
-	sent bool
-	line chan string // buffered, one line
+	buf  []byte // an unfinished line
+	sent bool   // the first line was delivered
 }
 
-func newFirstLine(rest *tail) *firstLine { return &firstLine{rest: rest, line: make(chan string, 1)} }
+// maxLine bounds a line, in bytes: an admission of MaxSequences requests has at most 256 ids of 20 digits.
+const maxLine = 8 << 10
 
-// Write collects until a newline; a first line longer than 4 KiB is delivered cut.
-func (f *firstLine) Write(p []byte) (int, error) {
-	f.mu.Lock()
-	sent := f.sent
-	if !sent {
-		f.buf = append(f.buf, p...)
-		line, _, ok := bytes.Cut(f.buf, []byte{'\n'})
-		if ok || len(f.buf) > 4096 {
-			f.sent = true
-			f.line <- string(line[:min(len(line), 4096)])
-			f.buf = nil
+func newStdout(rest *tail, note func([]uint64, bool)) *stdout {
+	return &stdout{rest: rest, note: note, line: make(chan string, 1)}
+}
+
+// Write takes lines apart; one longer than maxLine is cut there.
+func (s *stdout) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.buf = append(s.buf, p...)
+	for {
+		line, rest, ok := bytes.Cut(s.buf, []byte{'\n'})
+		if !ok && len(line) <= maxLine {
+			return len(p), nil
 		}
+		if !ok {
+			line, rest = line[:maxLine], line[maxLine:]
+		}
+		s.take(string(line))
+		s.buf = append([]byte(nil), rest...)
 	}
-	f.mu.Unlock()
-	if sent {
-		return f.rest.Write(p)
+}
+
+// take handles one line. Callers hold s.mu.
+func (s *stdout) take(line string) {
+	if !s.sent {
+		s.sent = true
+		s.line <- line
+		return
 	}
-	return len(p), nil
+	list, working := strings.CutPrefix(line, enginepb.AdmittedPrefix)
+	ok := working
+	if !ok {
+		list, ok = strings.CutPrefix(line, enginepb.QueuedPrefix)
+	}
+	var ids []uint64
+	for f := range strings.FieldsSeq(list) {
+		id, err := strconv.ParseUint(f, 10, 64)
+		if err != nil {
+			ok = false
+			break
+		}
+		ids = append(ids, id)
+	}
+	if ok {
+		s.note(ids, working)
+		return
+	}
+	_, _ = s.rest.Write([]byte(line + "\n"))
 }

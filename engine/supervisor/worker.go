@@ -42,6 +42,7 @@ type hooks struct {
 	started  func(pid int)
 	progress func(stage string, fraction float64)
 	frame    func(*enginepb.WorkerFrame)
+	note     func(ids []uint64, working bool) // what the worker works on, told before it does
 }
 
 // health is a worker's own account of its step loop.

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"testing"
 
@@ -31,7 +32,7 @@ func BenchmarkStep(b *testing.B) {
 	for _, n := range []int{1, 8, 32} {
 		b.Run(fmt.Sprintf("sequences=%d", n), func(b *testing.B) {
 			m := &nullModel{fakeModel{cfg: batch.Config{Cells: 1 << 22, Context: 1 << 20, Sequences: 64, Parking: 16, Chunk: 512, Outputs: 64}}}
-			l, err := newLoop(m, m.cfg, slog.New(slog.DiscardHandler))
+			l, err := newLoop(m, m.cfg, io.Discard, slog.New(slog.DiscardHandler))
 			if err != nil {
 				b.Fatal(err)
 			}

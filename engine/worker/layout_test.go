@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"io"
 	"math"
 	"slices"
 	"testing"
@@ -13,7 +14,7 @@ import (
 func TestLayoutFollowsTheLoad(t *testing.T) {
 	cfg := batch.Config{Cells: 2048, Context: 512, Sequences: 4, Parking: 8, Chunk: 64, Outputs: 4}
 	m := newFakeModel(cfg)
-	l, err := newLoop(m, cfg, testLog(t))
+	l, err := newLoop(m, cfg, io.Discard, testLog(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"runtime"
 	"sync"
@@ -44,6 +45,8 @@ type loop struct {
 	model Model
 	sched *batch.Scheduler
 	log   *slog.Logger
+	notes io.Writer // where admissions are told before they are computed
+	note  []byte
 	begun time.Time
 	async bool
 	// context is the most tokens of one sequence.
@@ -85,13 +88,13 @@ type wireKey struct {
 	id uint64
 }
 
-func newLoop(m Model, cfg batch.Config, log *slog.Logger) (*loop, error) {
+func newLoop(m Model, cfg batch.Config, notes io.Writer, log *slog.Logger) (*loop, error) {
 	sched, err := batch.New(cfg)
 	if err != nil {
 		return nil, err
 	}
 	l := &loop{
-		model: m, sched: sched, log: log, begun: time.Now(), async: m.Async(), context: cfg.Context, wake: make(chan struct{}, 1),
+		model: m, sched: sched, notes: notes, log: log, begun: time.Now(), async: m.Async(), context: cfg.Context, wake: make(chan struct{}, 1),
 		stop: make(chan struct{}), jobs: make(map[batch.JobID]*job), byWire: make(map[wireKey]*job),
 		gone: make(map[wireKey]bool), sessions: make(map[*session]int), gen: 1,
 	}
@@ -246,6 +249,7 @@ func (l *loop) oneStep() (idle bool, err error) {
 	step := l.sched.Plan(start)
 	l.step++
 	l.report(step.Events)
+	l.tell()
 	if step.Idle() {
 		l.publish()
 		return true, nil

@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -48,7 +49,7 @@ type outcome struct {
 
 func newRig(t *testing.T, m *fakeModel) *rig {
 	t.Helper()
-	l, err := newLoop(m, m.cfg, testLog(t))
+	l, err := newLoop(m, m.cfg, io.Discard, testLog(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -515,7 +516,7 @@ func TestSessionGoneCancelsItsRequests(t *testing.T) {
 
 func TestSlowSessionIsHeldNotWaitedFor(t *testing.T) {
 	m := newFakeModel(smallConfig())
-	l, err := newLoop(m, m.cfg, testLog(t))
+	l, err := newLoop(m, m.cfg, io.Discard, testLog(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -671,7 +672,7 @@ func TestRehearsalFitsEveryConfig(t *testing.T) {
 
 func TestOneSlowStepIsNotLearnt(t *testing.T) {
 	m := newFakeModel(smallConfig())
-	l, err := newLoop(m, m.cfg, testLog(t))
+	l, err := newLoop(m, m.cfg, io.Discard, testLog(t))
 	if err != nil {
 		t.Fatal(err)
 	}

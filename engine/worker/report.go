@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"strconv"
+
 	"hearth/engine"
 	"hearth/engine/batch"
 	"hearth/engine/enginepb"
@@ -16,8 +18,12 @@ func (l *loop) report(events []batch.Event) {
 		}
 		switch e.Kind {
 		case batch.EventAdmitted:
-			f := l.frame(j.session)
-			f.Admitted = append(f.Admitted, j.wire)
+			if len(l.note) == 0 {
+				l.note = append(l.note, enginepb.AdmittedPrefix...)
+			} else {
+				l.note = append(l.note, ' ')
+			}
+			l.note = strconv.AppendUint(l.note, j.wire, 10)
 		case batch.EventPrefill:
 			if j.req.Progress {
 				l.event(j, 0).Prefill = &enginepb.Prefill{Cached: int64(e.Cached), Done: int64(e.Done), Total: int64(e.Total)}
@@ -34,6 +40,17 @@ func (l *loop) report(events []batch.Event) {
 			l.wish, l.wished = e.Layout, true
 		}
 	}
+}
+
+// tell writes down which requests the coming step computes for the first time.
+func (l *loop) tell() {
+	if len(l.note) == 0 {
+		return
+	}
+	if _, err := l.notes.Write(append(l.note, '\n')); err != nil {
+		l.log.Debug("write admissions", "err", err) // the supervisor is gone; the end of its connection says so as well
+	}
+	l.note = l.note[:0]
 }
 
 // finished ends a choice: held-back text goes out, unless a stop string or the caller ended it.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"runtime"
+	"strconv"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 type Service struct {
 	enginepb.UnimplementedWorkerServer
 	opener Opener
+	notes  io.Writer
 	log    *slog.Logger
 	prep   chan struct{} // bounds preparing goroutines
 
@@ -35,10 +37,11 @@ type Service struct {
 	wg      sync.WaitGroup
 }
 
-// NewService makes a service that will load its model with opener.
-func NewService(opener Opener, log *slog.Logger) *Service {
+// NewService makes a service that will load its model with opener. What it works on is written to notes (the
+// process's stdout; its Write must allow concurrent calls) in lines of enginepb.AdmittedPrefix and QueuedPrefix.
+func NewService(opener Opener, notes io.Writer, log *slog.Logger) *Service {
 	return &Service{
-		opener: opener, log: log, done: make(chan struct{}),
+		opener: opener, notes: notes, log: log, done: make(chan struct{}),
 		// Tokenising is short; more at once than there are cores only makes each slower.
 		prep: make(chan struct{}, max(2, runtime.GOMAXPROCS(0))),
 	}
@@ -195,7 +198,7 @@ func (s *Service) start(ctx context.Context, m Model, cfg *batch.Config, info *e
 	info.Features = append(info.Features, first.features...)
 	info.KVLayout, info.Cells = first.cfg.Layout.String(), first.cfg.Cells
 	s.log.Info("tested and warmed up", "took", time.Since(began), "layout", info.KVLayout, "shapes", len(first.costs))
-	l, err := newLoop(m, first.cfg, s.log)
+	l, err := newLoop(m, first.cfg, s.notes, s.log)
 	if err != nil {
 		return nil, err
 	}
@@ -265,6 +268,7 @@ func (s *Service) Serve(stream enginepb.Worker_ServeServer) error {
 func (s *Service) prepare(m Model, l *loop, sess *session, id uint64, in *enginepb.Request) {
 	s.prep <- struct{}{}
 	defer func() { <-s.prep }()
+	s.note(enginepb.AdmittedPrefix, id)
 	req := enginepb.ToRequest(in)
 	j, err := prepare(m, req, l.context)
 	if err != nil {
@@ -272,8 +276,16 @@ func (s *Service) prepare(m Model, l *loop, sess *session, id uint64, in *engine
 		l.post(message{kind: msgFailed, session: sess, wire: id})
 		return
 	}
+	s.note(enginepb.QueuedPrefix, id)
 	j.id, j.wire, j.session = batch.JobID(l.ids.Add(1)), id, sess
 	l.post(message{kind: msgSubmit, session: sess, wire: id, job: j})
+}
+
+// note tells the supervisor what becomes of a request, in one write.
+func (s *Service) note(prefix string, id uint64) {
+	if _, err := io.WriteString(s.notes, prefix+strconv.FormatUint(id, 10)+"\n"); err != nil {
+		s.log.Debug("write a note", "err", err) // the supervisor is gone; the end of its connection says so as well
+	}
 }
 
 // send writes the session's frames to the stream until it breaks.

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -34,12 +36,18 @@ func (o opens) Open(_ context.Context, _ engine.LoadSpec, progress func(string, 
 // serveFake starts a service on a unix socket and returns a client.
 func serveFake(t *testing.T, o Opener) (enginepb.WorkerClient, *Service) {
 	t.Helper()
+	return serveNoting(t, o, io.Discard)
+}
+
+// serveNoting is serveFake with the admissions written to notes.
+func serveNoting(t *testing.T, o Opener, notes io.Writer) (enginepb.WorkerClient, *Service) {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	svc := NewService(o, testLog(t))
+	svc := NewService(o, notes, testLog(t))
 	g := Register(svc)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(l) }()
@@ -125,12 +133,50 @@ func TestServiceLifecycle(t *testing.T) {
 	}
 }
 
+// lines is an io.Writer that may be read meanwhile.
+type lines struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// of is what the lines say of one request.
+func (l *lines) of(id string) string {
+	out := ""
+	for line := range strings.Lines(l.String()) {
+		if word, ok := strings.CutSuffix(line, id+"\n"); ok {
+			out += word
+		}
+	}
+	return out
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 func TestServeAnswersAndCancels(t *testing.T) {
 	m := newFakeModel(smallConfig())
-	c, _ := serveFake(t, opens{m: m})
+	var notes lines
+	c, _ := serveNoting(t, opens{m: m}, &notes)
 	if _, err := load(t, c); err != nil {
 		t.Fatal(err)
 	}
+	// Before a request is computed the note about it is out.
+	m.mu.Lock()
+	m.decode = func([]batch.Row) {
+		if !strings.Contains(notes.String(), "queued 1\nadmitted 1\n") && !strings.HasSuffix(notes.of("1"), "admitted ") {
+			t.Error("a step runs whose request was not told of")
+		}
+	}
+	m.mu.Unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	s, err := c.Serve(ctx)
@@ -146,13 +192,12 @@ func TestServeAnswersAndCancels(t *testing.T) {
 	send(1, request(p, 10))
 	send(2, request(prompt(300, 1), 10)) // too long
 	var tokens []engine.Token
-	admitted, failed, done := false, false, false
+	failed, done := false, false
 	for !done || !failed {
 		f, err := s.Recv()
 		if err != nil {
 			t.Fatal(err)
 		}
-		admitted = admitted || slices.Contains(f.Admitted, 1)
 		for _, fl := range f.Failures {
 			failed = fl.Id == 2 && fl.Error.Kind == string(engine.KindContextLength)
 		}
@@ -161,8 +206,8 @@ func TestServeAnswersAndCancels(t *testing.T) {
 			done = done || ev.Usage != nil
 		}
 	}
-	if !slices.Equal(tokens, truth(p, 10)) || !admitted {
-		t.Errorf("tokens %v, admitted %v", tokens, admitted)
+	if !slices.Equal(tokens, truth(p, 10)) || !strings.HasSuffix(notes.of("1"), "admitted queued admitted ") || notes.of("2") != "admitted " {
+		t.Errorf("tokens %v, notes %q", tokens, notes.String())
 	}
 	// When the stream ends, what runs is cancelled and its samplers are freed.
 	send(3, request(p, -1))

@@ -38,7 +38,6 @@ func (s *session) hand() int {
 		q, c := s.queued, s.cur
 		q.Events = append(q.Events, c.Events...)
 		q.Failures = append(q.Failures, c.Failures...)
-		q.Admitted = append(q.Admitted, c.Admitted...)
 		if c.Stats != nil {
 			q.Stats = c.Stats
 		}
@@ -68,7 +67,7 @@ func (s *session) take() *enginepb.WorkerFrame {
 func (s *session) recycle(f *enginepb.WorkerFrame) {
 	clear(f.Events)
 	clear(f.Failures)
-	f.Events, f.Failures, f.Admitted, f.Stats = f.Events[:0], f.Failures[:0], f.Admitted[:0], nil
+	f.Events, f.Failures, f.Stats = f.Events[:0], f.Failures[:0], nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.spare = f
