@@ -247,6 +247,9 @@ func (l *loop) oneStep() (idle bool, err error) {
 	l.report(step.Events)
 	if step.Idle() {
 		l.publish()
+		if l.wished {
+			return false, l.relayout()
+		}
 		return true, nil
 	}
 	if err := l.apply(step.Ops); err != nil {
@@ -288,8 +291,7 @@ func (l *loop) oneStep() (idle bool, err error) {
 		l.phases.note(l, rows, planned-start, res.Duration, sampled-planned-res.Duration, l.now()-sampled)
 	}
 	if l.wished {
-		l.wished = false
-		return false, l.relayout(l.wish)
+		return false, l.relayout()
 	}
 	return false, nil
 }
