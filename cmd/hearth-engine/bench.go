@@ -67,6 +67,7 @@ func runBench(ctx context.Context, in *invocation) int {
 	prefill := fs.Int("prefill", 512, "prompt tokens of the prefill measurement; 0: none")
 	repeat := fs.Int("repeat", 1, "measurements of each kind; the fastest counts")
 	withServed := fs.Bool("served", false, "also measure the same loads through the worker, in turns with the raw loops")
+	level := fs.String("log-level", "warn", "debug, info, warn or error; info tells where the time of served steps goes")
 	if code, done := in.parse(fs); done {
 		return code
 	}
@@ -76,7 +77,7 @@ func runBench(ctx context.Context, in *invocation) int {
 		fmt.Fprintf(in.stderr, "hearth-engine: bad flags: %v\n", cmp.Or(err, errors.New("steps and repeat must be positive")))
 		return exitUsage
 	}
-	log, err := in.logger("warn")
+	log, err := in.logger(*level)
 	if err != nil {
 		return in.fail(err)
 	}

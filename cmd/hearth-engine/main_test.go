@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -173,7 +174,7 @@ func kinds() map[string]toygguf.Spec {
 func TestEveryKindOfModel(t *testing.T) {
 	for name, spec := range kinds() {
 		t.Run(name, func(t *testing.T) {
-			m, p := load(t, engine.LoadSpec{Path: toy(t, spec), Context: 1024, MaxSequences: 8, Chunk: 64, FlashAttention: "off"})
+			m, p := load(t, engine.LoadSpec{Path: toy(t, spec), Context: 1024, Cells: 4096, MaxSequences: 8, Chunk: 64, FlashAttention: "off"})
 			for _, f := range m.Info().Features {
 				if !f.On {
 					t.Errorf("feature %s is off: %s", f.Name, f.Reason)
@@ -192,6 +193,7 @@ func TestEveryKindOfModel(t *testing.T) {
 			// All at once, with cache, twice: computed in mixed steps, then from cached prefixes.
 			for round := range 2 {
 				var wg sync.WaitGroup
+				var cached atomic.Int64
 				for i := range want {
 					wg.Go(func() {
 						got, err := ask(t.Context(), m, greedy(words(150+i, i), 24))
@@ -202,12 +204,13 @@ func TestEveryKindOfModel(t *testing.T) {
 						if n := same(got.tokens[0], want[i].tokens[0]); n < 24 {
 							t.Errorf("round %d request %d: differs from token %d on", round, i, n)
 						}
-						if round == 1 && got.usage.CachedTokens == 0 && name != "iswa" {
-							t.Logf("request %d: nothing was cached", i)
-						}
+						cached.Add(int64(got.usage.CachedTokens))
 					})
 				}
 				wg.Wait()
+				if n := cached.Load(); round == 1 && n < 300 && name != "iswa" { // attention is all that model does: idle prefixes cost more than to compute them again
+					t.Errorf("only %d tokens were cached: %+v", n, p.Status()[0].Stats)
+				}
 			}
 			st := p.Status()[0]
 			if st.Restarts != 0 || st.Stats.Running+st.Stats.Waiting != 0 {

@@ -18,7 +18,7 @@ const rematches = 4
 
 // admit moves waiting runs to ids, the best one first, until one does not fit.
 func (s *Scheduler) admit() {
-	if len(s.waiting) == 0 || (s.running >= s.cfg.MaxRunning && s.yielding(s.topClass()) == nil) {
+	if len(s.waiting) == 0 || s.draining || (s.running >= s.cfg.MaxRunning && s.yielding(s.topClass()) == nil) {
 		return
 	}
 	s.refreshMatches()

@@ -1,6 +1,9 @@
 package batch
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // buckets are the row counts to which decode-only steps are padded, so that the backend meets few shapes.
 var buckets = [...]int{1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256}
@@ -145,13 +148,16 @@ func (m *costModel) prefillWithin(slack time.Duration, decodes, depth int) (n in
 	return int(room / perRow), true
 }
 
-// cellTime returns the predicted decode step and what one more cell of span costs in it, in seconds; 0: unknown.
+// cellTime returns the predicted decode step and what one more cell of span costs in it, in seconds; 0: unknown. It is the
+// cautious end of what the observations say: on a busy CPU noise looks like a price, and idle prefixes would pay it.
 func (m *costModel) cellTime(l load) (step, perCell float64) {
 	b := bucketOf(l.decodes)
 	for d := range buckets {
 		for _, i := range [2]int{b + d, b - d} {
-			if i >= 0 && i < len(buckets) && m.decode[i].n > 1 && m.decode[i].w[1] > 0 {
-				return m.decodeTime(l), m.decode[i].w[1] / 1024
+			if i >= 0 && i < len(buckets) && m.decode[i].n > 1 {
+				if w := m.decode[i].atLeast(1); w > 0 {
+					return m.decodeTime(l), w / 1024
+				}
 			}
 		}
 	}
@@ -174,6 +180,7 @@ type rls struct {
 	p [3][3]float64 // inverse of the weighted sum of x x'
 	// high counts outliers in a row.
 	high int
+	s2   float64 // running variance of the observations around the predictions
 }
 
 const (
@@ -186,6 +193,8 @@ const (
 	outlier = 4.0
 	// persistent is how many outliers in a row are a change: the last of them counts.
 	persistent = 3
+	// noiseGain is the weight of an observation in the variance.
+	noiseGain = 0.1
 )
 
 // newRLS starts with weights 0; the priors say how far from it each is expected, squared, in units of the noise.
@@ -205,6 +214,9 @@ func (r *rls) predict(x [3]float64) float64 {
 	}
 	return max(y, 1e-5)
 }
+
+// atLeast is the i-th weight less two of its standard errors.
+func (r *rls) atLeast(i int) float64 { return r.w[i] - 2*math.Sqrt(max(0, r.p[i][i]*r.s2)) }
 
 // observe learns that x cost y, and reports whether it did: a lone outlier teaches nothing.
 func (r *rls) observe(x [3]float64, y float64) bool {
@@ -227,6 +239,9 @@ func (r *rls) observe(x [3]float64, y float64) bool {
 		}
 		den += x[i] * px[i]
 		e -= r.w[i] * x[i]
+	}
+	if r.n >= r.k {
+		r.s2 += noiseGain * (e*e/den - r.s2)
 	}
 	for i := range r.k {
 		r.w[i] += px[i] / den * e

@@ -61,15 +61,19 @@ const layoutGain = 1.1
 
 // ChooseLayout says which layout serves a load better; it keeps the current one unless the other is notably faster.
 func ChooseLayout(c LayoutCosts, sh Sharing, current Layout) Layout {
+	return chooseLayout(c, sh, current, layoutGain)
+}
+
+func chooseLayout(c LayoutCosts, sh Sharing, current Layout, gain float64) Layout {
 	if sh.Rows < 1.5 { // alike for one client, where unified can keep more prefixes
 		return current
 	}
 	unified := c.Base + c.UnifiedCell*sh.Distinct
 	streams := c.Base + c.StreamsCell*sh.Tokens + c.Evaluation*sh.Mixed
 	switch {
-	case current == LayoutUnified && unified > layoutGain*streams:
+	case current == LayoutUnified && unified > gain*streams:
 		return LayoutStreams
-	case current == LayoutStreams && streams > layoutGain*unified:
+	case current == LayoutStreams && streams > gain*unified:
 		return LayoutUnified
 	}
 	return current
@@ -119,19 +123,3 @@ func (s *Scheduler) observeSharing() {
 
 // Sharing returns what the recent decode steps were like.
 func (s *Scheduler) Sharing() Sharing { return s.sharing }
-
-// AutoLayout lets the scheduler propose the better layout by EventRelayout, whenever a Commit leaves nothing running.
-func (s *Scheduler) AutoLayout(c LayoutCosts) { s.auto, s.costs = true, c }
-
-// proposeLayout appends an EventRelayout when it is time for one.
-func (s *Scheduler) proposeLayout(ev []Event) []Event {
-	if !s.auto || s.running > 0 || s.sharing.Steps < s.proposed+sharingMin {
-		return ev
-	}
-	l := ChooseLayout(s.costs, s.sharing, s.cfg.Layout)
-	if l == s.cfg.Layout {
-		return ev
-	}
-	s.proposed = s.sharing.Steps
-	return append(ev, Event{Kind: EventRelayout, Layout: l})
-}

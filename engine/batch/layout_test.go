@@ -109,6 +109,72 @@ func TestRelayout(t *testing.T) {
 	swap(batch.LayoutUnified, unified)
 }
 
+// drainWorld is a load of four running choices on a machine where cells are dear, in steps of a given time.
+func drainWorld(t *testing.T, step time.Duration) (w *world, submit func()) {
+	w = newWorld(t, batch.Config{Cells: 1024, Context: 256, Sequences: 4, Chunk: 64, Outputs: 4})
+	w.step, w.drains = step, true
+	w.s.AutoLayout(batch.LayoutCosts{Base: 0.010, UnifiedCell: 200e-6, StreamsCell: 100e-6})
+	rng := rand.New(rand.NewPCG(9, 9))
+	id := batch.JobID(0)
+	return w, func() {
+		id++
+		prompt := random(rng, 20)
+		for i := range prompt {
+			prompt[i] %= vocab
+		}
+		w.must(w.submit(batch.Job{ID: id, Prompt: prompt, MaxTokens: 100 + rng.IntN(130), Cache: true}))
+	}
+}
+
+// TestForcedDrain is a load that never pauses: the layout changes all the same, soon, and nobody notices but by a pause.
+func TestForcedDrain(t *testing.T) {
+	w, submit := drainWorld(t, 10*time.Millisecond)
+	steps := 0
+	for ; w.wish == nil && steps < 4000; steps++ {
+		for len(w.jobs) < 8 {
+			submit()
+		}
+		w.turn()
+	}
+	if w.wish == nil || *w.wish != batch.LayoutStreams {
+		t.Fatalf("wishes %v after %d steps, sharing %+v", w.wish, steps, w.s.Sharing())
+	}
+	if st := w.s.Stats(); st.Running != 0 || st.Preemptions == 0 {
+		t.Errorf("%+v", st)
+	}
+	streams := batch.Config{Layout: batch.LayoutStreams, Context: 256, Sequences: 4, Chunk: 64, Outputs: 4}
+	w.must(w.s.Relayout(streams))
+	sim := kvsim.ConfigOf(streams)
+	sim.Vocab = vocab
+	w.cfg, w.sim = streams, kvsim.New(sim)
+	w.run(4000)
+	if len(w.jobs) > 0 {
+		t.Errorf("%d jobs are left", len(w.jobs))
+	}
+}
+
+// TestDrainIsGivenUp wants a pause that would cost more than a second of recomputation to end without a change, and a caller
+// that ignores the wish to lose nothing.
+func TestDrainIsGivenUp(t *testing.T) {
+	for name, step := range map[string]time.Duration{"too dear": 900 * time.Millisecond, "ignored": 10 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			w, submit := drainWorld(t, step)
+			for range 80 {
+				submit()
+			}
+			for i := 0; i < 6000 && len(w.jobs) > 0; i++ {
+				w.turn()
+			}
+			if len(w.done) != 80 {
+				t.Errorf("%d of 80 jobs are done", len(w.done))
+			}
+			if n := w.s.Stats().Preemptions; (n > 0) != (name == "ignored") {
+				t.Errorf("%d preempted", n)
+			}
+		})
+	}
+}
+
 // shortSequences is a machine on which cells cost so much that the test needs few of them.
 func shortSequences() batch.LayoutCosts {
 	return batch.LayoutCosts{Base: 0.010, UnifiedCell: 20e-6, StreamsCell: 10e-6}

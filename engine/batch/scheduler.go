@@ -61,6 +61,9 @@ type Scheduler struct {
 	sharing  Sharing
 	proposed uint64 // sharing.Steps at the last proposal
 
+	draining   bool // nothing is admitted, so that the layout can be changed
+	drainUntil time.Duration
+
 	isRunning func(id int) bool
 }
 
@@ -84,7 +87,7 @@ func (s *Scheduler) reset(cfg Config) {
 	s.runs, s.rent = make([]*run, ids), make([]float64, ids)
 	s.step = Step{Number: s.step.Number, Rows: make([]Row, 0, cfg.Chunk), Samples: make([]Sample, 0, cfg.Outputs)}
 	s.ops = s.ops[:0]
-	s.sharing, s.proposed = Sharing{}, 0
+	s.sharing, s.proposed, s.draining = Sharing{}, 0, false
 }
 
 // Relayout forgets everything in the KV cache after the caller created a new, empty context with cfg; queued jobs

@@ -54,7 +54,7 @@ func WarmupShapes(cfg Config) []Shape {
 			continue
 		}
 		// A prefill beside decodes, and the first one over two sequences, has pipelines of its own.
-		for _, d := range [...]int{1, min(8, cfg.MaxRunning/2), cfg.MaxRunning} {
+		for _, d := range [...]int{1, min(8, cfg.MaxRunning/2), cfg.MaxRunning - 1} {
 			if p := min(p, cfg.Chunk-d); d > 0 && p > 0 {
 				add(Shape{Decode: d, Prefill: p})
 			}

@@ -15,8 +15,9 @@ const (
 	rentFree = 0.02
 	// rentLow and rentHigh bound the price in recomputations: there is always some trust and never endless trust.
 	rentLow, rentHigh = 0.05, 2.0
-	// rentTrust is the further part of a decode step that idle cells may cost where every cached prefix is reused.
-	rentTrust = 0.25
+	// rentTrust is the further part of a decode step that idle cells may cost where every cached prefix is reused. It counts by
+	// the square of the share that is: 5 % at the start.
+	rentTrust = 0.8
 	// reuseStart is the share of cached prefixes that is taken to be reused before any has gone.
 	reuseStart = 0.25
 	// reuseKeep is the weight of the past in the share of cached prefixes that were reused before they went.
@@ -35,7 +36,7 @@ func (s *Scheduler) payRent() {
 		return
 	}
 	evicted := s.charge(used, top, perCell)
-	for allowed := (rentFree + rentTrust*s.reuse) * step; evicted < rentMost; evicted++ {
+	for allowed := (rentFree + rentTrust*s.reuse*s.reuse) * step; evicted < rentMost; evicted++ {
 		used, pinned, _ = s.mem.count()
 		if float64(used-pinned)*perCell <= allowed || !s.evict(1, -1) {
 			return

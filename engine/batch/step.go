@@ -148,7 +148,7 @@ const (
 	// EventMismatch: llama_decode found no cells where the mirror had some. A bug, survived.
 	EventMismatch
 	// EventRelayout: the context is drained and Layout would serve the recent load better. The caller may create a
-	// new context and call Relayout, or ignore it.
+	// new context and call Relayout, or ignore it. It comes from Commit, and from a Plan that may be idle although jobs wait.
 	EventRelayout
 )
 

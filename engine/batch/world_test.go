@@ -28,6 +28,8 @@ type world struct {
 	eos  engine.Token // finishes a choice; negative: none
 	idle bool
 	wish *batch.Layout // of the last EventRelayout
+	// drains says that a change of layout may take everybody's place.
+	drains bool
 }
 
 // wantJob is the truth about a job: what each choice must have produced.
@@ -226,7 +228,7 @@ func (w *world) finished(wj *wantJob, ev batch.Event) {
 func (w *world) preempted(wj *wantJob, ev batch.Event) {
 	w.t.Helper()
 	delete(wj.running, ev.Choice)
-	if wj.held {
+	if wj.held || w.drains {
 		return
 	}
 	for id, o := range w.jobs {

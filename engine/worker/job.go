@@ -16,6 +16,7 @@ type job struct {
 	session *session
 	req     engine.Request
 	prompt  []engine.Token
+	marks   []int // where later requests may diverge, for models that keep whole states
 	seed    uint64
 	choices []choice
 	resumed int // tokens of Resume, over all choices
@@ -51,6 +52,9 @@ func prepare(m Model, req engine.Request, context int) (*job, error) {
 		return nil, engine.ContextLength(len(prompt), context)
 	}
 	j := &job{req: req, prompt: prompt, choices: make([]choice, req.Choices())}
+	if info := m.Info(); info.Recurrent || info.Hybrid {
+		j.marks = turnEnds(m, prompt)
+	}
 	if req.Sampling.Seed != nil {
 		j.seed = *req.Sampling.Seed
 	} else {
@@ -80,6 +84,27 @@ func prepare(m Model, req engine.Request, context int) (*job, error) {
 		}
 	}
 	return j, nil
+}
+
+// turnEnds returns the lengths of the prompt up to its first and its last turn's end: a system prompt that others share, and
+// everything before the generation prompt, where the next turn goes on differently.
+func turnEnds(v Vocabulary, prompt []engine.Token) []int {
+	first, last := 0, 0
+	for i, t := range prompt {
+		if v.IsEOG(t) {
+			last = i + 1
+			if first == 0 {
+				first = last
+			}
+		}
+	}
+	switch {
+	case first == 0:
+		return nil
+	case first == last:
+		return []int{first}
+	}
+	return []int{first, last}
 }
 
 // choiceSeed gives every choice its own stream of draws; the first one has the request's seed itself, so that n does
@@ -146,7 +171,7 @@ func (j *job) close() {
 // batchJob is the job as the scheduler sees it.
 func (j *job) batchJob() batch.Job {
 	return batch.Job{
-		ID: j.id, Prompt: j.prompt, Choices: len(j.choices), MaxTokens: j.req.MaxTokens, Resume: j.req.Resume,
+		ID: j.id, Prompt: j.prompt, Marks: j.marks, Choices: len(j.choices), MaxTokens: j.req.MaxTokens, Resume: j.req.Resume,
 		Tenant: j.req.Tenant, Priority: j.req.Priority, Cache: j.req.CachePrompt,
 	}
 }

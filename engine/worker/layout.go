@@ -36,8 +36,10 @@ func (l *loop) prime(st layoutState) {
 	}
 }
 
-// relayout gives the drained context another layout. Cached prefixes are lost, queued requests stay.
-func (l *loop) relayout(to batch.Layout) error {
+// relayout gives the drained context the layout that the scheduler wished for. Cached prefixes are lost, queued requests stay.
+func (l *loop) relayout() error {
+	to := l.wish
+	l.wished = false
 	st, known := l.layouts[to]
 	if !known {
 		return nil

@@ -252,6 +252,9 @@ func (l *loop) oneStep() (idle bool, err error) {
 	l.tell()
 	if step.Idle() {
 		l.publish()
+		if l.wished {
+			return false, l.relayout()
+		}
 		return true, nil
 	}
 	if err := l.apply(step.Ops); err != nil {
@@ -296,8 +299,7 @@ func (l *loop) oneStep() (idle bool, err error) {
 		l.phases.note(l, rows, planned-start, res.Duration, sampled-planned-res.Duration, l.now()-sampled)
 	}
 	if l.wished {
-		l.wished = false
-		return false, l.relayout(l.wish)
+		return false, l.relayout()
 	}
 	return false, nil
 }

@@ -13,7 +13,7 @@ type phases struct {
 }
 
 // phaseSteps is after how many decode-only steps the means are logged.
-const phaseSteps = 2048
+const phaseSteps = 512
 
 // note adds a step and logs the means from time to time.
 func (p *phases) note(l *loop, rows int, plan, decode, sample, commit time.Duration) {

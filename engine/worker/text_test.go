@@ -2,9 +2,12 @@ package worker
 
 import (
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"hearth/engine"
 )
 
 // run pushes the pieces and returns what came out at each step, the flush last.
@@ -102,5 +105,22 @@ func BenchmarkTextStream(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		dst, _ = t.push(dst[:0], piece)
+	}
+}
+
+func TestTurnEnds(t *testing.T) {
+	m := newFakeModel(smallConfig())
+	for _, tc := range []struct{ prompt, want []int }{
+		{[]int{20, 21}, nil},
+		{[]int{20, fakeEOS, 21}, []int{2}},
+		{[]int{fakeBOS, 20, fakeEOS, 21, fakeEOS, 22, fakeEOS, 23}, []int{3, 7}},
+	} {
+		var prompt []engine.Token
+		for _, n := range tc.prompt {
+			prompt = append(prompt, engine.Token(n))
+		}
+		if got := turnEnds(m, prompt); !slices.Equal(got, tc.want) {
+			t.Errorf("%v: %v, want %v", tc.prompt, got, tc.want)
+		}
 	}
 }

@@ -107,18 +107,28 @@ func (m *model) initChat(mi llama.ModelInfo, dev llama.Device) error {
 		return memoryError(err)
 	}
 	// Sampling runs while the device waits, so use what cores there are, within reason: a row takes 20 us.
-	m.s, err = llama.NewSampler(mi.Vocab, m.ctx.NOutputsMax()*engine.MaxChoices, min(4, max(1, runtime.NumCPU()/2)), m.log)
+	m.s, err = llama.NewSampler(mi.Vocab, m.ctx.NOutputsMax()*engine.MaxChoices, min(8, max(1, runtime.NumCPU()/2)), m.log)
 	if err != nil {
 		return memoryError(err)
 	}
 	return nil
 }
 
+// checkpointIDs is how many sequence ids of recurrent and hybrid models are left to kept states: without any, nothing could
+// be reused. An id costs the memory of one state (megabytes), whether it is used or not.
+const checkpointIDs = 8
+
 // chatContext makes the context that m.size describes, and the scheduler's view of it.
 func (m *model) chatContext() error {
 	mi, z := m.m.Info(), m.size
+	spare := 0
+	if mi.Recurrent || mi.Hybrid {
+		spare = min(checkpointIDs, batch.MaxIDs-z.sequences)
+	}
+	ids := z.sequences + spare
+	chunk := max(z.chunk, ids) // one row of each must fit
 	err := m.newContext(llama.ContextParams{
-		Ctx: z.cells, Batch: z.chunk, UBatch: z.chunk, SeqMax: z.sequences, OutputsMax: z.sequences,
+		Ctx: z.cells, Batch: chunk, UBatch: chunk, SeqMax: ids, OutputsMax: ids,
 		Threads: z.threads, Flash: flash(m.spec.FlashAttention),
 		TypeK: llama.KVType(m.spec.KVTypeK), TypeV: llama.KVType(m.spec.KVTypeV), KVUnified: z.unified,
 		// The full cache for window layers: prefixes of any length can be reused. Without it a window of 1024 or more
@@ -130,7 +140,7 @@ func (m *model) chatContext() error {
 	}
 	c := m.ctx
 	m.cfg = batch.Config{
-		Layout: batch.LayoutUnified, Cells: c.NCtx(), Context: min(c.NCtxSeq(), z.context), Sequences: c.NSeqMax(),
+		Layout: batch.LayoutUnified, Cells: c.NCtx(), Context: min(c.NCtxSeq(), z.context), Sequences: c.NSeqMax(), MaxRunning: z.sequences,
 		Chunk: c.NBatch(), Outputs: c.NOutputsMax(), Recurrent: mi.Recurrent || mi.Hybrid, NoAttention: mi.Recurrent,
 	}
 	switch {
@@ -277,7 +287,7 @@ func (m *model) describe(mi llama.ModelInfo, dev llama.Device) {
 	m.info = engine.Info{
 		Name: m.spec.Name, Architecture: m.m.Metadata()["general.architecture"], Description: mi.Description, Path: m.spec.Path,
 		SizeBytes: mi.Size, Params: mi.Params, VocabSize: mi.Vocab, EmbeddingLen: mi.EmbdOut, ContextTrain: mi.CtxTrain,
-		Context: m.cfg.Context, Cells: m.ctx.NCtx(), MaxSequences: m.ctx.NSeqMax(), ChatTemplate: template,
+		Context: m.cfg.Context, Cells: m.ctx.NCtx(), MaxSequences: cmp.Or(m.cfg.MaxRunning, m.ctx.NSeqMax()), ChatTemplate: template,
 		BOS: text(mi.BOS), EOS: text(mi.EOS), AddsBOS: mi.AddBOS,
 		Embedding: m.spec.Mode == "embedding", Rerank: m.spec.Mode == "rerank",
 		Recurrent: mi.Recurrent, Hybrid: mi.Hybrid, SlidingWindow: mi.SWA,

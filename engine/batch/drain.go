@@ -1,0 +1,71 @@
+package batch
+
+import "time"
+
+// A layout is changed while nothing runs. A load that never pauses gets a pause made when the other layout is much better:
+// nothing is admitted for a moment, and what still runs then gives its place up and is computed again.
+const (
+	// drainAfter is how many decode steps a load must have lasted.
+	drainAfter = 2048
+	// drainGain is how much faster the other layout must be.
+	drainGain = 1.25
+	// drainLimit bounds how long admission stops, and again how long it may take to compute what did not end.
+	drainLimit = time.Second
+)
+
+// AutoLayout lets the scheduler propose the better layout by EventRelayout: whenever a Commit leaves nothing running, and after
+// a pause that it makes when much is to be won.
+func (s *Scheduler) AutoLayout(c LayoutCosts) { s.auto, s.costs = true, c }
+
+// proposeLayout appends an EventRelayout when it is time for one.
+func (s *Scheduler) proposeLayout(ev []Event) []Event {
+	if !s.auto || s.sharing.Steps < s.proposed+sharingMin {
+		return ev
+	}
+	if s.running > 0 {
+		if !s.draining && s.sharing.Steps >= s.proposed+drainAfter &&
+			chooseLayout(s.costs, s.sharing, s.cfg.Layout, drainGain) != s.cfg.Layout {
+			s.draining, s.drainUntil = true, s.now+drainLimit
+		}
+		return ev
+	}
+	l := ChooseLayout(s.costs, s.sharing, s.cfg.Layout)
+	if l == s.cfg.Layout {
+		s.draining = false
+		return ev
+	}
+	return s.propose(l, ev)
+}
+
+func (s *Scheduler) propose(l Layout, ev []Event) []Event {
+	s.draining = false
+	s.proposed = s.sharing.Steps
+	return append(ev, Event{Kind: EventRelayout, Layout: l})
+}
+
+// endDrain takes the places of what still runs when the pause has lasted long enough, and proposes the layout. It reports whether
+// it did. When that would cost too much, the pause ends without a change.
+func (s *Scheduler) endDrain() bool {
+	if !s.draining || s.now < s.drainUntil {
+		return false
+	}
+	lost := 0.0
+	for id, r := range s.runs {
+		if r != nil {
+			lost += float64(s.mem.lens[id]) * s.cost.perToken(int(s.mem.lens[id])/2, s.cfg.Chunk)
+		}
+	}
+	l := ChooseLayout(s.costs, s.sharing, s.cfg.Layout)
+	if l == s.cfg.Layout || lost > drainLimit.Seconds() {
+		s.draining = false
+		s.proposed = s.sharing.Steps // not again soon
+		return false
+	}
+	for _, r := range s.runs {
+		if r != nil {
+			s.preempt(r)
+		}
+	}
+	s.step.Events = s.propose(l, s.step.Events)
+	return true
+}
