@@ -28,7 +28,6 @@ type model struct {
 
 	ctx    context.Context // ends when the model is to stop
 	cancel context.CancelFunc
-	gone   chan struct{} // closed when the run loop has ended and no worker lives
 
 	mu       sync.Mutex
 	state    State
@@ -58,7 +57,7 @@ func newModel(cfg *Config, log *slog.Logger, l launcher, p *poison, plan *Plan, 
 	ctx, cancel := context.WithCancel(context.Background())
 	return &model{
 		name: plan.Spec.Name, cfg: cfg, log: log.With("model", plan.Spec.Name), launch: l, poison: p, plans: plan.all(),
-		onState: onState, ctx: ctx, cancel: cancel, gone: make(chan struct{}), state: StateLoading, since: time.Now(),
+		onState: onState, ctx: ctx, cancel: cancel, state: StateLoading, since: time.Now(),
 		changed: make(chan struct{}), requests: make(map[uint64]*request),
 	}
 }

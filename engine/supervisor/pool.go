@@ -38,7 +38,8 @@ type resident struct {
 	expires   time.Time // zero: while in use, or never
 	timer     *time.Timer
 	stopping  bool
-	ended     time.Time // when the run loop ended
+	ended     time.Time     // when the run loop ended
+	booked    chan struct{} // closed when the table shows the end too
 }
 
 // New makes an empty pool.
@@ -171,13 +172,14 @@ func (p *Pool) tryEnter(name string, plan *Plan) (*resident, bool, error) {
 		}
 		return nil, true, nil
 	}
-	r := &resident{needs: plan.Needs, keepAlive: p.cfg.KeepAlive}
+	r := &resident{needs: plan.Needs, keepAlive: p.cfg.KeepAlive, booked: make(chan struct{})}
 	r.model = newModel(&p.cfg, p.log, p.launch, &p.poison, plan, p.notify)
 	p.models[key] = r
 	p.take(r, name)
 	p.wg.Go(func() {
 		r.run()
 		p.ended(r)
+		close(r.booked)
 	})
 	return r, false, nil
 }
@@ -395,7 +397,8 @@ func (p *Pool) held() map[string]uint64 {
 	return used
 }
 
-// Stop unloads a model, also one in use: its requests end with KindUnavailable. It returns when the worker is gone.
+// Stop unloads a model, also one in use: its requests end with KindUnavailable. It returns when the worker is gone and
+// Status does not list the model any more.
 // The error is of KindNotFound when no such model is resident.
 func (p *Pool) Stop(name string) error {
 	p.mu.Lock()
@@ -410,7 +413,7 @@ func (p *Pool) Stop(name string) error {
 		p.drop(r)
 	}
 	p.mu.Unlock()
-	<-r.gone
+	<-r.booked
 	return nil
 }
 

@@ -11,7 +11,6 @@ import (
 
 // run is the model's life: load, watch, restart, until it is stopped or gives up. It owns the worker.
 func (m *model) run() {
-	defer close(m.gone)
 	for m.ctx.Err() == nil {
 		w, err := m.start()
 		if err != nil {
