@@ -247,30 +247,49 @@ func (p *Pool) KeepAlive(name string, d time.Duration) bool {
 	return true
 }
 
-// room says whether plan's model fits beside the resident ones, and which idle one to unload when it does not.
-// Callers hold p.mu.
+// room says whether plan's model fits beside the resident ones, and which idle one to unload when it does not; nil when
+// it will fit once those have left that are on their way out, or when every other one is in use. Callers hold p.mu.
 func (p *Pool) room(plan *Plan) (bool, *resident) {
-	live, used := 0, p.held()
+	if p.fits(plan, p.held(true), p.live(true)) {
+		return true, nil
+	}
+	if p.fits(plan, p.held(false), p.live(false)) {
+		return false, nil
+	}
 	var victim *resident
 	for _, r := range p.models {
-		if !r.ended.IsZero() {
-			continue
-		}
-		live++
-		if r.refs == 0 && !r.stopping && (victim == nil || r.lastUsed.Before(victim.lastUsed)) {
+		if r.ended.IsZero() && r.refs == 0 && !r.stopping && (victim == nil || r.lastUsed.Before(victim.lastUsed)) {
 			victim = r
 		}
 	}
-	fits := live < p.cfg.MaxResident
+	return false, victim
+}
+
+// fits says whether plan's model fits beside live models that hold memory.
+func (p *Pool) fits(plan *Plan, held map[string]uint64, live int) bool {
+	if live >= p.cfg.MaxResident {
+		return false
+	}
+	if p.cfg.Capacity == nil || live == 0 { // alone it may try, whatever the estimate says
+		return true
+	}
 	for _, n := range plan.Needs {
-		if p.cfg.Capacity == nil || live == 0 { // alone it may try, whatever the estimate says
-			break
-		}
-		if limit, known := p.cfg.Capacity(n.Device); known && used[n.Device]+n.Bytes > limit {
-			fits = false
+		if limit, known := p.cfg.Capacity(n.Device); known && held[n.Device]+n.Bytes > limit {
+			return false
 		}
 	}
-	return fits, victim
+	return true
+}
+
+// live counts models with a worker, with those that are being unloaded or without. Callers hold p.mu.
+func (p *Pool) live(stopping bool) int {
+	n := 0
+	for _, r := range p.models {
+		if r.ended.IsZero() && (stopping || !r.stopping) {
+			n++
+		}
+	}
+	return n
 }
 
 // evict starts to unload a model. Callers hold p.mu.
@@ -380,14 +399,14 @@ func (p *Pool) Fallback(name string) string {
 func (p *Pool) Held(device string) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.held()[device]
+	return p.held(true)[device]
 }
 
-// held sums the Needs of live models by device. Callers hold p.mu.
-func (p *Pool) held() map[string]uint64 {
+// held sums the Needs of live models by device, with those that are being unloaded or without. Callers hold p.mu.
+func (p *Pool) held(stopping bool) map[string]uint64 {
 	used := make(map[string]uint64)
 	for _, r := range p.models {
-		if !r.ended.IsZero() {
+		if !r.ended.IsZero() || r.stopping && !stopping {
 			continue
 		}
 		for _, n := range r.needs {
