@@ -10,14 +10,15 @@ const (
 	// rentEvery is how often, in steps, rent is paid.
 	rentEvery = 8
 	// rentMost bounds evictions at a time: the library scans all its cells for each of them.
-	rentMost = 4
+	rentMost = 6
 	// rentFree is the part of a decode step that idle cells may cost without being charged.
 	rentFree = 0.02
 	// rentLow and rentHigh bound the price in recomputations: there is always some trust and never endless trust.
 	rentLow, rentHigh = 0.05, 2.0
-	// rentTrust is the further part of a decode step that idle cells may cost where every cached prefix is reused. It counts by
-	// the square of the share that is: 5 % at the start.
-	rentTrust = 0.8
+	// rentCap and rentTrust bound the part of a decode step that all idle cells together may cost: rentCap, and rentTrust more where
+	// every cached prefix is reused, by the square of the share that is. One client alone slows nobody else, and what is idle
+	// beside it is likely its own: rentAlone.
+	rentCap, rentAlone, rentTrust = 0.03, 0.15, 0.8
 	// reuseStart is the share of cached prefixes that is taken to be reused before any has gone.
 	reuseStart = 0.25
 	// reuseKeep is the weight of the past in the share of cached prefixes that were reused before they went.
@@ -36,7 +37,11 @@ func (s *Scheduler) payRent() {
 		return
 	}
 	evicted := s.charge(used, top, perCell)
-	for allowed := (rentFree + rentTrust*s.reuse*s.reuse) * step; evicted < rentMost; evicted++ {
+	part := rentCap
+	if len(s.decodes) == 1 {
+		part = rentAlone
+	}
+	for allowed := (part + rentTrust*s.reuse*s.reuse) * step; evicted < rentMost; evicted++ {
 		used, pinned, _ = s.mem.count()
 		if float64(used-pinned)*perCell <= allowed || !s.evict(1, -1) {
 			return
