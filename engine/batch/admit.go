@@ -226,6 +226,9 @@ func (s *Scheduler) seat(r *run, m prefix.Match) bool {
 		return false
 	}
 	s.waiting = remove(s.waiting, r)
+	if r.preempted == 0 {
+		s.meetGhosts(r, m.N)
+	}
 	s.occupy(r, id, m.N)
 	r.state, r.target, r.cached = statePrefill, r.len(), m.N
 	j := r.job

@@ -354,3 +354,36 @@ func TestPolicyConversations(t *testing.T) {
 		}
 	}
 }
+
+// TestPolicyReuseIsLearnedAgain is a machine that has learned from one-off prompts to keep nothing, and then serves clients who
+// each change between three long conversations.
+func TestPolicyReuseIsLearnedAgain(t *testing.T) {
+	cfg := layouts[0]
+	l := closedLoop(t, cfg, 4, 30)
+	l.cache, l.asked = 0, 0
+	rng := rand.New(rand.NewPCG(1, 7))
+	type talk struct{ prompt []engine.Token }
+	talks := map[int]*[3]talk{}
+	l.next = func(c *client) bool {
+		if talks[c.n] == nil {
+			talks[c.n] = new([3]talk)
+			for i := range talks[c.n] {
+				talks[c.n][i].prompt = random(rng, 1500)
+			}
+		}
+		tk := &talks[c.n][c.requests%3]
+		if c.requests >= 3 {
+			tk.prompt = append(tk.prompt, random(rng, 60)...)
+		}
+		c.job = batch.Job{Prompt: slices.Clone(tk.prompt), MaxTokens: 100}
+		return c.requests < 60
+	}
+	for i := range 4 {
+		l.send(&client{n: i})
+	}
+	l.run()
+	l.report()
+	if l.cache*2 < l.asked {
+		t.Errorf("cached %d of %d tokens", l.cache, l.asked)
+	}
+}

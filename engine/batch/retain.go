@@ -168,6 +168,7 @@ func (s *Scheduler) evict(want int, keep int) bool {
 // its last branch than needed. Where a sequence cannot be cut it goes as a whole.
 func (s *Scheduler) trim(id int, want int) {
 	s.stats.Evictions++
+	s.haunt(id)
 	before, _, _ := s.mem.count()
 	defer func() {
 		after, _, _ := s.mem.count()
@@ -204,6 +205,7 @@ func (s *Scheduler) evictID(keep, top int) int {
 	if best >= 0 {
 		s.stats.Evictions++
 		s.stats.EvictedCells += uint64(s.mem.alone(best))
+		s.haunt(best)
 		s.drop(best)
 	}
 	return best

@@ -54,6 +54,8 @@ type Scheduler struct {
 	output      float64   // running 80th percentile of output lengths, tokens
 	rent        []float64 // by id: seconds per token that a cached prefix has cost since it was last of use
 	reuse       float64   // running share of cached prefixes that were reused before they went
+	ghosts      [ghosts]ghost
+	ghostAt     int
 	stats       Stats
 
 	auto     bool // propose layouts

@@ -48,14 +48,19 @@ func WarmupShapes(cfg Config) []Shape {
 			add(Shape{Decode: padded})
 		}
 	}
-	for _, p := range [...]int{cfg.Chunk, cfg.MinPrefill} {
+	for i, p := range [...]int{cfg.Chunk, cfg.MinPrefill} {
+		if i > 0 && p == cfg.Chunk {
+			break
+		}
 		add(Shape{Prefill: p})
 		if cfg.Recurrent {
 			continue
 		}
 		// A prefill beside decodes, and the first one over two sequences, has pipelines of its own.
+		last := 0
 		for _, d := range [...]int{1, min(8, cfg.MaxRunning/2), cfg.MaxRunning - 1} {
-			if p := min(p, cfg.Chunk-d); d > 0 && p > 0 {
+			if p := min(p, cfg.Chunk-d); d > last && p > 0 {
+				last = d
 				add(Shape{Decode: d, Prefill: p})
 			}
 		}

@@ -10,14 +10,18 @@ const (
 	// rentEvery is how often, in steps, rent is paid.
 	rentEvery = 8
 	// rentMost bounds evictions at a time: the library scans all its cells for each of them.
-	rentMost = 4
+	rentMost = 6
 	// rentFree is the part of a decode step that idle cells may cost without being charged.
 	rentFree = 0.02
 	// rentLow and rentHigh bound the price in recomputations: there is always some trust and never endless trust.
 	rentLow, rentHigh = 0.05, 2.0
-	// rentTrust is the further part of a decode step that idle cells may cost where every cached prefix is reused. It counts by
-	// the square of the share that is: 5 % at the start.
-	rentTrust = 0.8
+	// rentCap and rentTrust bound the part of a decode step that all idle cells together may cost: rentCap, and rentTrust more where
+	// every cached prefix is reused, by the square of the share that is. One client alone slows nobody else, and what is idle
+	// beside it is likely its own: rentAlone.
+	rentCap, rentAlone, rentTrust = 0.03, 0.15, 0.8
+	// rentCheap is what a prefix may take to compute again for those bounds to matter, in seconds: a longer wait would be felt, so
+	// longer prefixes stay until their rent is paid.
+	rentCheap = 1.0
 	// reuseStart is the share of cached prefixes that is taken to be reused before any has gone.
 	reuseStart = 0.25
 	// reuseKeep is the weight of the past in the share of cached prefixes that were reused before they went.
@@ -36,12 +40,35 @@ func (s *Scheduler) payRent() {
 		return
 	}
 	evicted := s.charge(used, top, perCell)
-	for allowed := (rentFree + rentTrust*s.reuse*s.reuse) * step; evicted < rentMost; evicted++ {
+	part := rentCap
+	if len(s.decodes) == 1 {
+		part = rentAlone
+	}
+	for allowed := (part + rentTrust*s.reuse*s.reuse) * step; evicted < rentMost; evicted++ {
 		used, pinned, _ = s.mem.count()
-		if float64(used-pinned)*perCell <= allowed || !s.evict(1, -1) {
+		if float64(used-pinned)*perCell <= allowed || !s.evictCheap() {
 			return
 		}
 	}
+}
+
+// evictCheap evicts the cached prefix that is worth least among those that are computed again in no time.
+func (s *Scheduler) evictCheap() bool {
+	best, bestValue := -1, 0.0
+	for id, r := range s.runs {
+		n := int(s.mem.lens[id])
+		if r != nil || s.mem.alone(id) == 0 || float64(n)*s.cost.perToken(n/2, s.cfg.Chunk) > rentCheap {
+			continue
+		}
+		if v := s.value(id); best < 0 || v < bestValue {
+			best, bestValue = id, v
+		}
+	}
+	if best < 0 {
+		return false
+	}
+	s.trim(best, 1)
+	return true
 }
 
 // charge makes each cached prefix pay for its own cells and returns how many had paid their price and went.

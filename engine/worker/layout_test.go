@@ -45,6 +45,42 @@ func TestLayoutFollowsTheLoad(t *testing.T) {
 	}
 }
 
+// TestLayoutChangesUnderConstantLoad has requests of different lengths that leave no moment without a running one: the change
+// must come all the same, after a short pause, and every answer must be right.
+func TestLayoutChangesUnderConstantLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := batch.Config{Cells: 2048, Context: 512, Sequences: 3, Parking: 8, Chunk: 64, Outputs: 3}
+		m := newFakeModel(cfg)
+		m.decode = func([]batch.Row) { <-time.After(10 * time.Millisecond) }
+		l, err := newLoop(m, cfg, testLog(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := cfg
+		other.Layout = batch.LayoutStreams
+		l.layouts = map[batch.Layout]layoutState{batch.LayoutUnified: {cfg: cfg}, batch.LayoutStreams: {cfg: other}}
+		l.sched.AutoLayout(batch.LayoutCosts{Base: 4e-3, UnifiedCell: 4e-5, StreamsCell: 1e-5})
+		r := newRigOf(t, m, l)
+		var ids []uint64
+		for i := range 30 {
+			ids = append(ids, r.submit(request(prompt(50+i, i), 300+i*37%130)))
+		}
+		for i, id := range ids {
+			if o := r.result(id); !slices.Equal(o.tokens[0], truth(prompt(50+i, i), 300+i*37%130)) {
+				t.Fatalf("request %d: %v", i, o.failed)
+			}
+		}
+		r.mu.Lock()
+		preempted := r.stats.Preemptions
+		r.mu.Unlock()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if !slices.Equal(m.relaid, []batch.Layout{batch.LayoutStreams}) || preempted == 0 {
+			t.Errorf("changed to %v, %d preempted", m.relaid, preempted)
+		}
+	})
+}
+
 func TestBothLayoutsAreMeasured(t *testing.T) {
 	cfg := batch.Config{Cells: 2048, Context: 512, Sequences: 4, Parking: 8, Chunk: 64, Outputs: 4}
 	for _, unifiedCost := range []time.Duration{time.Microsecond, 40 * time.Microsecond} { // of a cell; of a token in streams it is 10 us
