@@ -16,6 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"hearth/engine"
 )
 
@@ -212,6 +215,18 @@ func TestStreamContinuesAfterCrash(t *testing.T) {
 				t.Errorf("%d faults, want %d (%s)", st.Faults, want, st.LastError)
 			}
 		})
+	}
+}
+
+func TestACallThatMeetsTheClosingConnectionIsNotCancelled(t *testing.T) {
+	closing := status.Error(codes.Canceled, "grpc: the client connection is closing")
+	if kind := engine.KindOf(callError(t.Context(), closing)); kind != engine.KindUnavailable {
+		t.Errorf("kind %q, want unavailable: the call is worth making again", kind)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if kind := engine.KindOf(callError(ctx, closing)); kind != engine.KindCancelled {
+		t.Errorf("kind %q after the caller gave up, want cancelled", kind)
 	}
 }
 

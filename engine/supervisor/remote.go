@@ -151,20 +151,30 @@ func (r *remote) send(f *enginepb.ClientFrame) error {
 	return r.stream.Send(f)
 }
 
+// callError words the failure of a call. A call that meets the closing of its connection is called cancelled by gRPC, but
+// nobody cancelled it unless ctx says so: the worker is gone, and the call may be made again on the next one.
+func callError(ctx context.Context, err error) error {
+	err = enginepb.FromStatusError(err)
+	if engine.KindOf(err) == engine.KindCancelled && ctx.Err() == nil {
+		return &engine.Error{Kind: engine.KindUnavailable, Message: "the model's worker is not reachable", Cause: err}
+	}
+	return err
+}
+
 func (r *remote) tokenize(ctx context.Context, p engine.Prompt) ([]engine.Token, error) {
 	out, err := r.client.Tokenize(ctx, &enginepb.TokenizeRequest{Prompt: enginepb.FromPrompt(&p)})
-	return out.GetTokens(), enginepb.FromStatusError(err)
+	return out.GetTokens(), callError(ctx, err)
 }
 
 func (r *remote) detokenize(ctx context.Context, tokens []engine.Token) ([]byte, error) {
 	out, err := r.client.Detokenize(ctx, &enginepb.DetokenizeRequest{Tokens: tokens})
-	return out.GetText(), enginepb.FromStatusError(err)
+	return out.GetText(), callError(ctx, err)
 }
 
 func (r *remote) embed(ctx context.Context, req engine.EmbedRequest) (engine.EmbedResult, error) {
 	out, err := r.client.Embed(ctx, enginepb.FromEmbedRequest(&req))
 	if err != nil {
-		return engine.EmbedResult{}, enginepb.FromStatusError(err)
+		return engine.EmbedResult{}, callError(ctx, err)
 	}
 	return enginepb.ToEmbedResult(out), nil
 }
@@ -172,7 +182,7 @@ func (r *remote) embed(ctx context.Context, req engine.EmbedRequest) (engine.Emb
 func (r *remote) health(ctx context.Context) (health, error) {
 	out, err := r.client.Health(ctx, &enginepb.HealthRequest{})
 	if err != nil {
-		return health{}, enginepb.FromStatusError(err)
+		return health{}, callError(ctx, err)
 	}
 	return health{
 		stepAge: time.Duration(out.GetStepAgeNs()), predicted: time.Duration(out.GetStepPredictedNs()),
