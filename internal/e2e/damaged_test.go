@@ -87,7 +87,9 @@ func TestModelDamagedUnderTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, _, out := s.post("/v1/completions", ask)
-	var e struct{ Error struct{ Message, Type string } }
+	var e struct {
+		Error struct{ Message, Type string }
+	}
 	if err := json.Unmarshal(out, &e); err != nil || code != 500 || !strings.Contains(e.Error.Message, "later") || !strings.Contains(e.Error.Message, "truncated") {
 		t.Errorf("status %d: %s; want 500 and an error that names the model", code, out)
 	}
