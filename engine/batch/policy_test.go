@@ -54,7 +54,6 @@ func (g gpu) time(st *batch.Step, span int) time.Duration {
 	if prefill > 0 {
 		ms += float64(prefill)/11 + depth/11*0.27/8192
 		if decodes == 0 {
-			chunks = max(1, chunks)
 			ms += 4
 		}
 		if g.streams {
