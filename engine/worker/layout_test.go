@@ -52,7 +52,7 @@ func TestLayoutChangesUnderConstantLoad(t *testing.T) {
 		cfg := batch.Config{Cells: 2048, Context: 512, Sequences: 3, Parking: 8, Chunk: 64, Outputs: 3}
 		m := newFakeModel(cfg)
 		m.decode = func([]batch.Row) { <-time.After(10 * time.Millisecond) }
-		l, err := newLoop(m, cfg, testLog(t))
+		l, err := newLoop(m, cfg, io.Discard, testLog(t))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,9 +18,6 @@ import (
 // ErrBackend says that the backend failed in a way it does not recover from: the process must be replaced.
 var ErrBackend = errors.New("the backend failed")
 
-// slowStep is a step that the log mentions when it was predicted to be much faster.
-const slowStep = 300 * time.Millisecond
-
 // maxRefused is how many steps in a row llama.cpp may refuse (a bug in planning) before the worker gives up.
 const maxRefused = 3
 
@@ -295,14 +292,10 @@ func (l *loop) oneStep() (idle bool, err error) {
 	}
 	l.sampled = res.Sampled
 	sampled := l.now()
-	rows, prefills, outputs, predicted := step.Decodes, step.Prefills, step.Outputs, step.Predicted
-	decodeOnly := rows > 0 && prefills == 0
+	rows := step.Decodes
+	decodeOnly := rows > 0 && step.Prefills == 0 && res.Duration > 0
 	l.report(l.sched.Commit(sampled, res))
 	l.publish()
-	if res.Duration > slowStep && predicted > 0 && res.Duration > 5*predicted {
-		l.log.Info("a step took much longer than predicted: something was compiled, or somebody else uses the device",
-			"decode", rows, "prefill", prefills, "outputs", outputs, "took", res.Duration, "predicted", predicted)
-	}
 	if decodeOnly {
 		l.phases.note(l, rows, planned-start, res.Duration, sampled-planned-res.Duration, l.now()-sampled)
 	}
