@@ -65,9 +65,9 @@ test: build testmesa ## run all tests: vet, unit, engine, end to end
 	@CGO_ENABLED=0 $(TEST_ENV) go test $(PURE_PKGS)
 	@echo "test: packages with the engine"
 	@$(ENGINE_ENV) $(TEST_ENV) HEARTH_TEST_MODEL="$$(bin/hearth show smollm2 --json | sed -n 's/^  "path": "\(.*\)",/\1/p')" \
-		go test -exec "$(BUNDLE_ABS)/run" $(ENGINE_PKGS)
+		sh scripts/unless-tested.sh engine go test -exec "$(BUNDLE_ABS)/run" $(ENGINE_PKGS)
 	@echo "test: end to end, on SmolLM2"
-	@CGO_ENABLED=0 HEARTH_E2E=1 go test -count=1 -timeout 20m ./internal/e2e
+	@CGO_ENABLED=0 HEARTH_E2E=1 sh scripts/unless-tested.sh e2e go test -count=1 -timeout 20m ./internal/e2e
 
 check: engine ## formatting, vet, static analysis, data races
 	@files=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$files" || { echo "check: run gofmt -w on" $$files; exit 1; }
