@@ -103,6 +103,9 @@ func (cfg *Config) decode(ctx context.Context, s *peers.Process, n int) (Row, er
 		if round == 0 {
 			continue
 		}
+		if r.SteadyPerSecond == 0 {
+			return row, fmt.Errorf("%d clients never decoded all at once: --max-tokens %d is too short for their prompts", n, cfg.Tokens)
+		}
 		served = append(served, r.SteadyPerSecond)
 		for _, l := range cfg.Layouts {
 			v, err := cfg.raw(ctx, "decode", "-kv-layout", l, "-batch", strconv.Itoa(n), "-context", strconv.Itoa(row.Context),

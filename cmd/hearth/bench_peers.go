@@ -197,7 +197,7 @@ func (a *app) benchCeilingCmd() *cobra.Command {
 		},
 	})
 	f := c.Flags()
-	f.IntSliceVar(&cfg.Batches, "batch", []int{1, 8}, "numbers of sequences that decode together")
+	f.IntSliceVar(&cfg.Batches, "batch", []int{1}, "numbers of sequences that decode together")
 	f.IntVar(&cfg.Context, "prompt-tokens", 256, "tokens in each sequence before decoding, about")
 	f.IntVar(&cfg.Tokens, "max-tokens", 64, "tokens decoded in each sequence")
 	f.IntVar(&cfg.Rounds, "rounds", 3, "rounds of raw loop and server, interleaved")

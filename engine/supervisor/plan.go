@@ -76,10 +76,12 @@ func environment(base []string, plan *Plan, cmd *Command) []string {
 		out = slices.DeleteFunc(out, func(have string) bool { return strings.HasPrefix(have, key+"=") })
 		out = append(out, kv)
 	}
-	// A spinning OpenMP team needs every core to itself: beside two other busy processes on two cores, decode steps of
-	// SmolLM2 took 69 to 91 ms with a spinning team and 18 ms with a waiting one (docs/benchmarks). With the layers on a
-	// GPU the team only waits. Whoever has a quiet machine may say otherwise in the environment.
-	set("OMP_WAIT_POLICY=passive")
+	if plan.Spec.Backend != "cpu" && plan.Spec.Backend != "" && plan.Spec.GPULayers != 0 {
+		// With the layers on a GPU the OpenMP team only waits; spinning it would take cores from everybody. On the CPU it must
+		// spin: on two quiet cores SmolLM2 decodes 99 tok/s with a spinning team and 36 with a waiting one. (Beside other busy
+		// processes it is the other way round, 11 and 50: whoever has those sets OMP_WAIT_POLICY=passive for hearth.)
+		set("OMP_WAIT_POLICY=passive")
+	}
 	for _, kv := range base {
 		if key, _, _ := strings.Cut(kv, "="); inherited(key) {
 			set(kv)
