@@ -38,7 +38,7 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for p := f.peak.Load(); n > p && !f.peak.CompareAndSwap(p, n); p = f.peak.Load() {
 	}
 	if e := f.failEvery.Load(); e > 0 && f.count.Add(1)%e == 0 {
-		http.Error(w, `{"error":{"message":"busy"}}`, 503)
+		http.Error(w, `{"error":{"message":"busy"}}`, http.StatusServiceUnavailable)
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
