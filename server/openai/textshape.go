@@ -95,15 +95,7 @@ func (s *textShape) chunk(b []byte, ev *engine.Event) []byte {
 }
 
 func (s *textShape) tail(b []byte, u engine.Usage) []byte {
-	if s.out.includeUsage {
-		b = append(b, s.prefix...)
-		b = append(b, `"choices":[],"usage":`...)
-		b = appendUsage(b, u)
-		b = append(b, `,"timings":`...)
-		b = appendTimings(b, u)
-		b = append(b, "}\n\n"...)
-	}
-	return append(b, "data: [DONE]\n\n"...)
+	return appendTail(b, s.prefix, s.out.includeUsage, u)
 }
 
 func (s *textShape) reply(b []byte, choices []choice, u engine.Usage) []byte {

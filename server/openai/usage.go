@@ -52,3 +52,16 @@ func appendMember(b []byte, name, value string) []byte {
 	b = append(b, `":`...)
 	return api.AppendString(b, value)
 }
+
+// appendTail ends a stream: the usage chunk when it was asked for, begun by prefix, and the terminator.
+func appendTail(b, prefix []byte, includeUsage bool, u engine.Usage) []byte {
+	if includeUsage {
+		b = append(b, prefix...)
+		b = append(b, `"choices":[],"usage":`...)
+		b = appendUsage(b, u)
+		b = append(b, `,"timings":`...)
+		b = appendTimings(b, u)
+		b = append(b, "}\n\n"...)
+	}
+	return append(b, "data: [DONE]\n\n"...)
+}
