@@ -38,8 +38,9 @@ type benchReport struct {
 
 // benchRun is one measured loop.
 type benchRun struct {
-	Kind    string  `json:"kind"`              // "decode", "prefill"; "served", "served_prefill": the same through the worker
+	Kind    string  `json:"kind"`              // "decode", "prefill", "mixed"; "served", "served_prefill": the same through the worker
 	Batch   int     `json:"batch"`             // sequences that decode together; 1 for prefill
+	Prefill int     `json:"prefill,omitempty"` // mixed: prompt tokens of one more sequence in every step
 	Context int     `json:"context"`           // tokens in each sequence before the first step
 	Tokens  int     `json:"tokens"`            // computed while the clock ran
 	Steps   int     `json:"steps"`             // llama_decode calls while the clock ran
@@ -65,6 +66,7 @@ func runBench(ctx context.Context, in *invocation) int {
 	contexts := fs.String("context", "512", "tokens in each sequence before decoding")
 	steps := fs.Int("steps", 64, "decode steps of each measurement")
 	prefill := fs.Int("prefill", 512, "prompt tokens of the prefill measurement; 0: none")
+	mixed := fs.String("mixed", "", "numbers of prompt tokens to measure in one step with each number of decoding sequences")
 	repeat := fs.Int("repeat", 1, "measurements of each kind; the fastest counts")
 	withServed := fs.Bool("served", false, "also measure the same loads through the worker, in turns with the raw loops")
 	level := fs.String("log-level", "warn", "debug, info, warn or error; info tells where the time of served steps goes")
@@ -73,7 +75,12 @@ func runBench(ctx context.Context, in *invocation) int {
 	}
 	bs, err1 := numbers(*batches)
 	cs, err2 := numbers(*contexts)
-	if err := errors.Join(err1, err2, spec.Validate()); err != nil || *steps < 1 || *repeat < 1 || *prefill < 0 {
+	var ps []int
+	var err3 error
+	if *mixed != "" {
+		ps, err3 = numbers(*mixed)
+	}
+	if err := errors.Join(err1, err2, err3, spec.Validate()); err != nil || *steps < 1 || *repeat < 1 || *prefill < 0 {
 		fmt.Fprintf(in.stderr, "hearth-engine: bad flags: %v\n", cmp.Or(err, errors.New("steps and repeat must be positive")))
 		return exitUsage
 	}
@@ -87,10 +94,14 @@ func runBench(ctx context.Context, in *invocation) int {
 	}
 	most, longest := slices.Max(bs), slices.Max(cs)
 	spec.MaxSequences, spec.MMap = most, true
+	if len(ps) > 0 {
+		spec.MaxSequences = most + 1
+		longest = max(longest, slices.Max(ps))
+	}
 	room := longest + *steps + 16*most + 64 // served clients start one after the other, and the first must outlast that
 	spec.Context = max(room, *prefill+8)
 	if spec.KVLayout == "unified" {
-		spec.Cells = max(most*room, *prefill+8)
+		spec.Cells = max(spec.MaxSequences*room, *prefill+8)
 	}
 	m, err := opener.Open(ctx, spec, func(string, float64) {})
 	if err != nil {
@@ -116,6 +127,14 @@ func runBench(ctx context.Context, in *invocation) int {
 			}
 			in.show(rs)
 			runs = append(runs, rs...)
+			for _, p := range ps {
+				r, err := b.mixed(n, c, p)
+				if err != nil {
+					return in.fail(err)
+				}
+				in.show([]benchRun{r})
+				runs = append(runs, r)
+			}
 		}
 	}
 	if *prefill > 0 {
@@ -205,7 +224,11 @@ func (b *bencher) turns(ctx context.Context, repeat int, raw, via func() (benchR
 // show prints runs for the person who waits.
 func (in *invocation) show(runs []benchRun) {
 	for _, r := range runs {
-		fmt.Fprintf(in.stderr, "%-14s %3d sequences, context %5d: %9.1f tokens/s, %.2f ms a step\n", r.Kind, r.Batch, r.Context, r.PerSec, r.StepMS)
+		beside := ""
+		if r.Prefill > 0 {
+			beside = fmt.Sprintf(" + %d prompt tokens", r.Prefill)
+		}
+		fmt.Fprintf(in.stderr, "%-14s %3d sequences, context %5d%s: %9.1f tokens/s, %.2f ms a step\n", r.Kind, r.Batch, r.Context, beside, r.PerSec, r.StepMS)
 	}
 }
 
@@ -272,6 +295,48 @@ func (b *bencher) decode(n, length int) (benchRun, error) {
 	out.finish(took)
 	return out, nil
 }
+
+// mixed measures steps of decode's n rows with p prompt tokens of one more sequence, which begins anew in every step. The
+// first step warms the shape up and does not count.
+func (b *bencher) mixed(n, length, p int) (benchRun, error) {
+	p = min(p, b.chunk-n)
+	out := benchRun{Kind: "mixed", Batch: n, Prefill: p, Context: length, Tokens: (n + p) * mixedSteps, Steps: mixedSteps}
+	if err := b.m.Clear(); err != nil {
+		return out, err
+	}
+	for s := range n {
+		if _, err := b.fill(int32(s), length); err != nil {
+			return out, err
+		}
+	}
+	var took []time.Duration
+	for i := range mixedSteps + 1 {
+		b.rows = b.rows[:0]
+		for s := range n {
+			b.rows = append(b.rows, batch.Row{Token: b.token(i * (s + 3)), Pos: int32(length + i), Seq: int32(s), Output: int32(s)})
+		}
+		for k := range p {
+			r := batch.Row{Token: b.token(i + k), Pos: int32(k), Seq: int32(n), Output: -1, Kind: batch.RowPrefill}
+			if k == p-1 {
+				r.Output = int32(n)
+			}
+			b.rows = append(b.rows, r)
+		}
+		began := time.Now()
+		if err := b.step(); err != nil {
+			return out, err
+		}
+		took = append(took, time.Since(began))
+		if err := b.m.Remove(int32(n), 0, -1); err != nil {
+			return out, err
+		}
+	}
+	out.finish(took[1:])
+	return out, nil
+}
+
+// mixedSteps is how many steps a mixed measurement takes: their durations hardly vary.
+const mixedSteps = 8
 
 // prefill measures one prompt in chunks.
 func (b *bencher) prefill(n int) (benchRun, error) {

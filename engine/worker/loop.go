@@ -76,6 +76,7 @@ type loop struct {
 	scratch  []byte
 	refused  int
 	phases   phases
+	mixed    mixedPhases
 	reused   uint64
 	layouts  map[batch.Layout]layoutState // empty unless the model can change its layout
 	wish     batch.Layout
@@ -294,6 +295,9 @@ func (l *loop) oneStep() (idle bool, err error) {
 	sampled := l.now()
 	rows := step.Decodes
 	decodeOnly := rows > 0 && step.Prefills == 0 && res.Duration > 0
+	if rows > 0 && step.Prefills > 0 && res.Duration > 0 {
+		l.mixed.note(l, step, res.Duration)
+	}
 	l.report(l.sched.Commit(sampled, res))
 	l.publish()
 	if decodeOnly {

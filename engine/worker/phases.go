@@ -3,6 +3,8 @@ package worker
 import (
 	"log/slog"
 	"time"
+
+	"hearth/engine/batch"
 )
 
 // phases adds up where the time of decode-only steps goes. The device waits in all of them but decode.
@@ -30,4 +32,26 @@ func (p *phases) note(l *loop, rows int, plan, decode, sample, commit time.Durat
 		slog.Duration("commit", p.commit/n), slog.Uint64("graphs_reused_in_all_steps", reused-min(reused, p.reused)),
 		slog.Int("span", st.Span), slog.Int("cells_cached", st.CellsCached), slog.Uint64("evictions", st.Evictions))
 	*p = phases{reused: reused}
+}
+
+// mixedPhases adds up what steps with prefill rows beside decode rows are like: how good the cost model's guesses are shows here.
+type mixedPhases struct {
+	steps, decodes, prefills, evaluations int
+	predicted, took                       time.Duration
+}
+
+// mixedSteps is after how many of them the means are logged.
+const mixedSteps = 128
+
+func (p *mixedPhases) note(l *loop, st *batch.Step, took time.Duration) {
+	p.steps++
+	p.decodes, p.prefills, p.evaluations = p.decodes+st.Decodes, p.prefills+st.Prefills, p.evaluations+st.Evaluations
+	p.predicted, p.took = p.predicted+st.Predicted, p.took+took
+	if p.steps < mixedSteps {
+		return
+	}
+	n, f := time.Duration(p.steps), 1/float64(p.steps)
+	l.log.Info("mixed steps, means", slog.Float64("decodes", float64(p.decodes)*f), slog.Float64("prefills", float64(p.prefills)*f),
+		slog.Float64("evaluations", float64(p.evaluations)*f), slog.Duration("took", p.took/n), slog.Duration("predicted", p.predicted/n))
+	*p = mixedPhases{}
 }

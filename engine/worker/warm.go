@@ -143,6 +143,7 @@ func (w *warmer) shape(s batch.Shape, measure bool) error {
 	if w.cfg.Layout == batch.LayoutStreams && s.Decode > 0 {
 		span = int(w.depth) + 1
 	}
+	w.log.Debug("shape", "decode", s.Decode, "prefill", s.Prefill, "prompts", s.Prompts, "depth", w.depth, "first", first, "then", took)
 	w.out = append(w.out, warmed{s, span, took})
 	return nil
 }
