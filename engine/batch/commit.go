@@ -62,7 +62,7 @@ func (s *Scheduler) commitOK(res Result) {
 	s.stats.PadRows += uint64(st.Pads)
 	s.stats.PromptTokens += uint64(st.Prefills)
 	if res.Duration > 0 {
-		s.cost.observe(s.load, res.Duration)
+		s.cost.observe(s.load, res.Duration, true)
 	}
 	for _, r := range s.decodes {
 		r.have += r.take

@@ -18,79 +18,93 @@ func bucketOf(n int) int {
 	return len(buckets) - 1
 }
 
-// costModel predicts how long a step takes: t = a(bucket) + d(bucket)*span for its decode rows, and
-// b + c*P + e*P*depth for P prefill rows at a depth. Both are fitted online from measured steps. Seconds inside.
+// costModel predicts how long a step takes, as the sum of its evaluations: one with decode rows takes a(bucket) +
+// d(bucket)*span, one with prefill rows what evaluations of its size took before and c for each row and cell that its attention
+// reads. Everything is fitted online to measured steps. Seconds inside.
 type costModel struct {
+	equal  bool                  // prefill rows beside decode rows are evaluations of their own
 	decode [len(buckets)]rls     // over {1, (span-origin)/1024}
 	recent [len(buckets)]float64 // running mean of a bucket's steps, in seconds; 0: none yet
-	origin [len(buckets)]int     // span of the first observation: what does not vary must not look like a slope
-	alone  rls                   // prefill of a step without decode rows, over {1, P/256, P/256*depth/1024}
-	beside rls                   // what prefill rows add to a step with decode rows
-	most   int                   // prefill rows of the largest step seen
+	origin [len(buckets)]int32   // span of the first observation: what does not vary must not look like a slope
+	alone  prefillCosts          // an evaluation of prefill rows in a step without decode rows
+	beside prefillCosts          // in a step with decode rows: what it adds to them if it is one of its own, all of it if not
 }
 
-func newCostModel() costModel {
-	var m costModel
+func newCostModel(equal bool) costModel {
+	m := costModel{equal: equal}
 	for i := range m.decode {
 		m.decode[i] = newRLS(1e3, 10)
 	}
-	m.alone, m.beside = newRLS(1e3, 1e3, 10), newRLS(1e3, 1e3, 10)
 	return m
 }
 
-// load is what a step costs by.
-type load struct {
-	decodes  int // rows, pads included
-	span     int // n_kv
-	prefills int // rows
-	depth    int // of the prefill rows, mean over rows
+// evaluation is what one graph evaluation costs by.
+type evaluation struct {
+	rows    int32 // all of them
+	decodes int32 // decode rows and rows that fill up their shape
+	kv      int32 // cells that a row's attention reads
 }
 
-func (m *costModel) decodeFeatures(bucket int, l load) [3]float64 {
-	return [3]float64{1, float64(l.span-m.origin[bucket]) / 1024}
+// load is the evaluations of a step.
+type load []evaluation
+
+// isDecode says whether an evaluation is priced as decode rows: with equal, the odd prefill row that comes along is one.
+func (m *costModel) isDecode(e evaluation) bool {
+	return e.decodes > 0 && (m.equal || e.rows == e.decodes)
 }
 
-func prefillFeatures(l load) [3]float64 {
-	p := float64(l.prefills) / 256
-	return [3]float64{1, p, p * float64(l.depth) / 1024}
+func decodeFeatures(origin int32, e evaluation) [3]float64 {
+	return [3]float64{1, float64(e.kv-origin) / 1024}
 }
 
-// observe learns from a step that took d.
-func (m *costModel) observe(l load, d time.Duration) {
+// observe learns from a step that took d; online says that it was in service, not at load.
+func (m *costModel) observe(l load, d time.Duration, online bool) {
 	t := d.Seconds()
-	m.most = max(m.most, l.prefills)
+	decodes, fills, base := 0, 0, 0.0
+	var fill, dec evaluation
+	for _, e := range l {
+		if m.isDecode(e) {
+			decodes++
+			dec = e
+			base += m.decodeTime(e)
+			continue
+		}
+		fills++
+		fill = e
+	}
 	switch {
-	case l.decodes > 0 && l.prefills > 0:
-		if base := m.decodeTime(l); base > 0 {
-			m.beside.observe(prefillFeatures(l), max(0, t-base))
-		}
-	case l.decodes > 0:
-		b := bucketOf(l.decodes)
-		if m.decode[b].n == 0 {
-			m.origin[b] = l.span
-		}
-		if m.decode[b].observe(m.decodeFeatures(b, l), t) {
-			if m.recent[b] == 0 {
-				m.recent[b] = t
-			}
-			m.recent[b] += recentGain * (t - m.recent[b])
-		}
-	case l.prefills > 0:
-		m.alone.observe(prefillFeatures(l), t)
+	case decodes == 1 && fills == 0:
+		m.observeDecode(dec, t)
+	case decodes == 0 && fills == 1 && fill.decodes == 0:
+		m.alone.observe(fill.rows, fill.kv, t, online)
+	case decodes == 0 && fills == 1:
+		m.beside.observe(fill.rows, fill.kv, t, online)
+	case decodes > 0 && fills == 1 && base > 0:
+		m.beside.observe(fill.rows, fill.kv, max(leastStep, t-base), online)
 	}
 }
 
-// decodeTime predicts the decode rows alone; 0: unknown. A bucket without observations takes its nearest neighbour's.
-func (m *costModel) decodeTime(l load) float64 {
-	if l.decodes == 0 {
-		return 0
+func (m *costModel) observeDecode(e evaluation, t float64) {
+	b := bucketOf(int(e.rows))
+	if m.decode[b].n == 0 {
+		m.origin[b] = e.kv
 	}
-	b := bucketOf(l.decodes)
+	if m.decode[b].observe(decodeFeatures(m.origin[b], e), t) {
+		if m.recent[b] == 0 {
+			m.recent[b] = t
+		}
+		m.recent[b] += recentGain * (t - m.recent[b])
+	}
+}
+
+// decodeTime predicts an evaluation of decode rows; 0: unknown. A bucket without observations takes its nearest neighbour's.
+func (m *costModel) decodeTime(e evaluation) float64 {
+	b := bucketOf(int(e.rows))
 	for d := 0; d < len(buckets); d++ {
 		for _, i := range [2]int{b + d, b - d} {
 			if i >= 0 && i < len(buckets) && m.decode[i].n > 0 {
 				// A line through a few noisy points may say anything far away from them.
-				return min(max(m.decode[i].predict(m.decodeFeatures(i, l)), m.recent[i]/recentTrust), m.recent[i]*recentTrust)
+				return min(max(m.decode[i].predict(decodeFeatures(m.origin[i], e)), m.recent[i]/recentTrust), m.recent[i]*recentTrust)
 			}
 		}
 	}
@@ -102,61 +116,64 @@ const (
 	recentGain = 0.2
 	// recentTrust is how far a prediction may be from the recent steps of its bucket, as a factor.
 	recentTrust = 2.0
+	// leastStep is a lower bound of every prediction: no evaluation is free.
+	leastStep = 1e-5
 )
 
-// prefillModel is the one of the two that knows about prefill beside the given number of decode rows; nil: unknown.
-func (m *costModel) prefillModel(decodes int) *rls {
-	switch {
-	case decodes > 0 && m.beside.n > 0:
-		return &m.beside
-	case m.alone.n > 0:
-		return &m.alone
-	case m.beside.n > 0:
-		return &m.beside
+// fillTime predicts an evaluation with prefill rows, beside decodes or not.
+func (m *costModel) fillTime(e evaluation, beside bool) (float64, bool) {
+	first, second := &m.alone, &m.beside
+	if beside {
+		first, second = second, first
 	}
-	return nil
+	if !first.size.knows(e.rows) && second.size.knows(e.rows) {
+		first = second
+	}
+	t, ok := first.predict(e.rows, e.kv)
+	if !ok {
+		t, ok = second.predict(e.rows, e.kv)
+	}
+	return t, ok
 }
 
-// predict guesses a step's duration; 0: unknown.
-func (m *costModel) predict(l load) time.Duration {
-	t := m.decodeTime(l)
-	if l.prefills > 0 {
-		p := m.prefillModel(l.decodes)
-		if p == nil {
-			return 0
+// predict guesses a step's seconds; ok is false when nothing is known about its prefill rows.
+func (m *costModel) predict(l load) (t float64, ok bool) {
+	beside := false
+	for _, e := range l {
+		beside = beside || e.decodes > 0
+	}
+	for _, e := range l {
+		if m.isDecode(e) {
+			t += m.decodeTime(e)
+			continue
 		}
-		t += p.predict(prefillFeatures(l))
+		f, ok := m.fillTime(e, beside)
+		if !ok {
+			return 0, false
+		}
+		if e.decodes > 0 {
+			f = max(f, m.decodeTime(evaluation{rows: e.decodes, decodes: e.decodes, kv: e.kv}))
+		}
+		t += f
 	}
-	return time.Duration(t * float64(time.Second))
+	return t, true
 }
 
-// prefillWithin returns how many prefill rows at a depth fit into slack beside the given decode rows; ok is false when
-// nothing is known. It does not trust the model beyond twice the rows that it has seen in one step.
-func (m *costModel) prefillWithin(slack time.Duration, decodes, depth int) (n int, ok bool) {
-	p := m.prefillModel(decodes)
-	if p == nil {
-		return 0, false
-	}
-	perRow := (p.w[1] + p.w[2]*float64(depth)/1024) / 256
-	room := slack.Seconds() - max(0, p.w[0])
-	switch {
-	case room <= 0:
-		return 0, true
-	case perRow <= 0 || room/perRow > float64(2*m.most):
-		return 2 * m.most, true
-	}
-	return int(room / perRow), true
-}
+// knows reports whether any prefill was seen.
+func (m *costModel) knows() bool { return m.alone.size.largest > 0 || m.beside.size.largest > 0 }
+
+// largest is the most prefill rows to trust in one evaluation: twice what was seen.
+func (m *costModel) largest() int32 { return 2 * max(m.alone.size.largest, m.beside.size.largest) }
 
 // cellTime returns the predicted decode step and what one more cell of span costs in it, in seconds; 0: unknown. It is the
 // cautious end of what the observations say: on a busy CPU noise looks like a price, and idle prefixes would pay it.
-func (m *costModel) cellTime(l load) (step, perCell float64) {
-	b := bucketOf(l.decodes)
+func (m *costModel) cellTime(e evaluation) (step, perCell float64) {
+	b := bucketOf(int(e.rows))
 	for d := range buckets {
 		for _, i := range [2]int{b + d, b - d} {
 			if i >= 0 && i < len(buckets) && m.decode[i].n > 1 {
 				if w := m.decode[i].atLeast(1); w > 0 {
-					return m.decodeTime(l), w / 1024
+					return m.decodeTime(e), w / 1024
 				}
 			}
 		}
@@ -166,10 +183,11 @@ func (m *costModel) cellTime(l load) (step, perCell float64) {
 
 // perToken is what a prefill token at a depth costs in a step of rows of them, in seconds; 0: unknown.
 func (m *costModel) perToken(depth, rows int) float64 {
-	if p := m.prefillModel(0); p != nil {
-		return p.predict(prefillFeatures(load{prefills: rows, depth: depth})) / float64(rows)
+	t, ok := m.fillTime(evaluation{rows: int32(rows), kv: int32(depth)}, false)
+	if !ok {
+		return 0
 	}
-	return 0
+	return t / float64(rows)
 }
 
 // rls is recursive least squares with forgetting over up to three features.
@@ -206,13 +224,13 @@ func newRLS(priors ...float64) rls {
 	return r
 }
 
-// predict is at least 10 us: no step is free.
+// predict is never less than leastStep.
 func (r *rls) predict(x [3]float64) float64 {
 	y := 0.0
 	for i := range r.k {
 		y += r.w[i] * x[i]
 	}
-	return max(y, 1e-5)
+	return max(y, leastStep)
 }
 
 // atLeast is the i-th weight less two of its standard errors.

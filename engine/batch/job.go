@@ -54,6 +54,7 @@ type run struct {
 	boost     engine.Priority
 	stop      int32 // a follower starts from exactly this length, where the prefill must stop (Recurrent, Window); 0: none
 	take      int32 // rows in the step that is planned
+	fill      int32 // padding rows behind them
 }
 
 func (r *run) len() int32 { return int32(len(r.job.Prompt) + len(r.gen)) }

@@ -92,8 +92,11 @@ const (
 func (s *Scheduler) observeSharing() {
 	sh := &s.sharing
 	if s.step.Decodes == 0 {
+		s.fed = true
 		return
 	}
+	fed := s.fed || s.step.Prefills > 0
+	s.fed = false
 	sh.Steps++
 	if sh.Steps%sharingEvery != 1 {
 		return
@@ -110,7 +113,7 @@ func (s *Scheduler) observeSharing() {
 		distinct -= s.tree.Overlap(s.isRunning)
 	}
 	mixed := 0.0
-	if s.step.Prefills > 0 {
+	if fed {
 		mixed = 1
 	}
 	looks := float64(sh.Steps/sharingEvery + 1)

@@ -43,12 +43,12 @@ func (s *Scheduler) gather() {
 		switch {
 		case r == nil:
 		case r.job.held:
-			r.take = 0
+			r.take, r.fill = 0, 0
 		case r.state == stateDecode:
-			r.take = 1
+			r.take, r.fill = 1, 0
 			s.decodes = append(s.decodes, r)
 		case r.state == statePrefill:
-			r.take = 0
+			r.take, r.fill = 0, 0
 			s.prefills = append(s.prefills, r)
 		}
 	}

@@ -1,6 +1,7 @@
 package batch_test
 
 import (
+	"flag"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -10,12 +11,12 @@ import (
 	"hearth/engine/batch"
 )
 
-// gpu is the step times of an 8B Q4_K model on one GPU through Vulkan, fitted to facts section 8 (raw loops of llama.cpp 0.7.0):
-// a decode step by rows, 0.40 us more for every cell in the unified layout or 0.10 us for every token of the rows' own sequences in
-// streams, and prefill at 11k tokens/s that gets 27 % slower at 8k tokens of depth.
+// gpu is the step times of an 8B Q4_K model on one GPU through Vulkan, fitted to raw loops of llama.cpp 0.7.0 (docs/scheduling.md): a
+// decode step by rows, 0.40 us more for every cell in the unified layout or 0.10 us for every token of the rows' own sequences in
+// streams; an evaluation of prompt rows by the tiles that it fills, and what their attention reads.
 type gpu struct{ streams bool }
 
-var gpuDecode = [][2]float64{{0, 0}, {1, 4.6}, {2, 5.5}, {4, 7.9}, {8, 12.8}, {16, 15.8}, {32, 17.5}, {64, 20.5}} // rows, ms
+var gpuDecode = [][2]float64{{0, 0}, {1, 4.6}, {2, 5.5}, {4, 7.9}, {8, 12.8}, {9, 15.6}, {16, 16.8}, {32, 17.9}, {64, 20.5}} // rows, ms
 
 func (g gpu) decode(rows int) float64 {
 	for i := 1; i < len(gpuDecode); i++ {
@@ -26,39 +27,105 @@ func (g gpu) decode(rows int) float64 {
 	return gpuDecode[len(gpuDecode)-1][1]
 }
 
+// fill is an evaluation of prompt rows in ms.
+func (g gpu) fill(rows int) float64 {
+	switch {
+	case rows <= 8:
+		return g.decode(rows)
+	case rows <= 64:
+		return 15
+	case rows < 128:
+		return 25
+	case rows == 128:
+		return 16.5
+	case rows <= 256:
+		return 24 + 1.8*float64(rows-128)/128
+	case rows < 512:
+		return 43 + 6*float64(rows-256)/256
+	default:
+		return 46.8 * float64(rows) / 512
+	}
+}
+
+// part is the rows of one sequence in one evaluation.
+type part struct {
+	seq, n int
+	fill   bool
+	depth  int
+}
+
+// cut is llama.cpp's split of a step in streams: equal numbers of rows of consecutive sequences.
+func cut(parts []part, chunk int) (evals [][]part) {
+	for len(parts) > 0 {
+		n, last, k := chunk, -1, 0
+		for _, p := range parts {
+			if k == 0 || p.seq == last+1 {
+				n, last, k = min(n, p.n), p.seq, k+1
+			}
+		}
+		n = max(1, min(n, chunk/k))
+		var eval, left []part
+		last = -1
+		for _, p := range parts {
+			if (len(eval) == 0 || p.seq == last+1) && len(eval) < k {
+				last = p.seq
+				eval = append(eval, part{p.seq, n, p.fill, p.depth})
+				p.n, p.depth = p.n-n, p.depth+n
+			}
+			if p.n > 0 {
+				left = append(left, p)
+			}
+		}
+		evals, parts = append(evals, eval), left
+	}
+	return evals
+}
+
 // time of a step; span is n_kv of the unified pool.
 func (g gpu) time(st *batch.Step, span int) time.Duration {
-	ms, decodes, lengths := 0.0, 0, 0
-	prefill, chunks, depth := 0, 0, 0.0
+	var parts []part
+	decodes, rows := 0, 0
 	for i, r := range st.Rows {
-		switch {
-		case r.Kind != batch.RowPrefill:
+		fill := r.Kind == batch.RowPrefill
+		if i > 0 && st.Rows[i-1].Seq == r.Seq {
+			parts[len(parts)-1].n++
+			continue
+		}
+		parts = append(parts, part{int(r.Seq), 1, fill, int(r.Pos)})
+	}
+	for _, p := range parts {
+		rows += p.n
+		if !p.fill {
 			decodes++
-			lengths += int(r.Pos)
-		default:
-			prefill++
-			depth += float64(r.Pos)
-			if i == 0 || st.Rows[i-1].Seq != r.Seq {
-				chunks++
+		}
+	}
+	ms := 0.0
+	if !g.streams {
+		if decodes == rows {
+			ms = g.decode(rows) + 4e-4*float64(span)
+		} else {
+			ms = g.fill(rows) + 4.6e-6*float64(rows)*float64(span)
+		}
+		return time.Duration(ms * float64(time.Millisecond))
+	}
+	evals := cut(parts, 512)
+	for _, e := range evals {
+		n, d, lengths := 0, 0, 0
+		for _, p := range e {
+			n += p.n
+			lengths += p.n * p.depth
+			if !p.fill || p.n == 1 && decodes > 0 {
+				d++
 			}
+		}
+		if d > 0 {
+			ms += g.decode(n) + 1e-4*float64(lengths)
+		} else {
+			ms += g.fill(n) + 2.5e-6*float64(lengths)
 		}
 	}
 	if decodes > 0 {
-		ms += g.decode(decodes)
-		if g.streams {
-			ms += 1e-4 * float64(lengths)
-		} else {
-			ms += 4e-4 * float64(span)
-		}
-	}
-	if prefill > 0 {
-		ms += float64(prefill)/11 + depth/11*0.27/8192
-		if decodes == 0 {
-			ms += 4
-		}
-		if g.streams {
-			ms += 4.6 * float64(max(0, st.Evaluations-1))
-		}
+		ms += 4.5 * float64(len(evals)-1)
 	}
 	return time.Duration(ms * float64(time.Millisecond))
 }
@@ -96,21 +163,26 @@ func newClients(t *testing.T, cfg batch.Config) *clients {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &clients{t: t, s: s, cfg: cfg, gpu: gpu{streams: cfg.Layout == batch.LayoutStreams}, live: map[batch.JobID]*client{}}
+	l := &clients{trace: *trace, t: t, s: s, cfg: cfg, gpu: gpu{streams: cfg.Layout == batch.LayoutStreams}, live: map[batch.JobID]*client{}}
 	for _, sh := range batch.WarmupShapes(cfg) { // as the worker does at load
-		st := &batch.Step{Evaluations: 1}
-		for i := range sh.Decode {
-			st.Rows = append(st.Rows, batch.Row{Seq: int32(i), Kind: batch.RowDecode})
-		}
-		for i := range sh.Prefill {
-			st.Rows = append(st.Rows, batch.Row{Seq: int32(sh.Decode), Pos: int32(i), Kind: batch.RowPrefill})
-		}
-		if sh.Decode > 0 && sh.Prefill > 0 {
-			st.Evaluations = 2
-		}
-		s.Prime(sh, 256, l.gpu.time(st, 256))
-		if sh.Prefill == 0 && cfg.Layout == batch.LayoutUnified {
-			s.Prime(sh, 4096, l.gpu.time(st, 4096))
+		for _, depth := range []int{0, 2048} {
+			st := &batch.Step{}
+			for i := range sh.Decode {
+				st.Rows = append(st.Rows, batch.Row{Seq: int32(i), Pos: int32(depth), Kind: batch.RowDecode})
+			}
+			left, prompts := sh.Prefill, max(1, sh.Prompts)
+			for p := range prompts {
+				n := left / (prompts - p)
+				left -= n
+				for i := range n {
+					st.Rows = append(st.Rows, batch.Row{Seq: int32(sh.Decode + p), Pos: int32(depth + i), Kind: batch.RowPrefill})
+				}
+			}
+			span := depth + len(st.Rows)
+			if l.gpu.streams && sh.Decode > 0 {
+				span = depth + 1
+			}
+			s.Prime(sh, span, l.gpu.time(st, max(span, 256)))
 		}
 	}
 	return l
@@ -198,6 +270,8 @@ func random(rng *rand.Rand, n int) []engine.Token {
 	}
 	return out
 }
+
+var trace = flag.Bool("steps", false, "log every simulated step with prefill rows")
 
 var layouts = []batch.Config{
 	{Cells: 65536, Context: 16384, Sequences: 64, Parking: 128, MaxRunning: 32, Chunk: 512, Outputs: 64},

@@ -7,48 +7,70 @@ import (
 	"hearth/engine"
 )
 
-// choosePrefills sets take for the prefilling choices that get rows in this step.
+// choosePrefills sets take and fill for the prefilling choices that get rows in this step.
 func (s *Scheduler) choosePrefills() {
 	if len(s.prefills) == 0 {
 		s.sinceGrant = 0
 		return
 	}
 	s.orderPrefills()
-	budget := s.budget()
-	if s.cfg.Recurrent && len(s.decodes) > 0 {
-		s.alternate(&budget)
-	}
-	outputs := len(s.decodes)
-	chosen, evals := 0, 0
-	for _, r := range s.prefills {
-		n := min(int32(budget), s.stopOf(r)-r.have)
-		last := r.have+n == r.target && r.job.MaxTokens != 0
-		if last && outputs >= s.cfg.Outputs {
-			n, last = n-1, false
+	base := s.decodeTime()
+	target := s.stepTarget(base)
+	decodes := s.decodes
+	if apart := s.split.equal && len(decodes) > 0; apart {
+		if s.lastPrefill {
+			s.comeAlong()
+			s.fitPrefills()
+			return
 		}
-		if n <= 0 {
-			continue
-		}
-		r.take = n
-		if s.split.equal {
-			// One more evaluation is one more pass over the weights. A prompt that ends here needs it sooner or later;
-			// one that goes on would need another one in the next step.
-			now := s.evaluations()
-			if chosen > 0 && now > evals && r.have+n < s.stopOf(r) {
-				r.take = 0
-				continue
+		s.setAside()
+		defer func() {
+			if len(s.prefills) == 0 {
+				s.bringBack(decodes)
 			}
-			evals = now
-		}
-		if last {
-			outputs++
-		}
-		budget -= int(n)
-		s.prefills[chosen] = r
-		chosen++
+		}()
 	}
-	s.prefills = s.prefills[:chosen]
+	p := s.pack(base*float64(min(1, len(s.decodes))), target-base)
+	switch {
+	case len(decodes) > 0 && !s.granted(&p, base, target):
+		s.prefills = s.prefills[:0]
+		return
+	case s.cfg.Recurrent:
+		s.chooseStates(int(p.each))
+	default:
+		s.prefills = s.prefills[:s.apply(p)]
+	}
 	s.fitPrefills()
+}
+
+// comeAlong leaves the prefills of one row of recurrent models, which are like decode rows.
+func (s *Scheduler) comeAlong() {
+	n := 0
+	for _, r := range s.prefills {
+		if s.cfg.Recurrent && s.stopOf(r)-r.have == 1 && len(s.decodes)+n < min(s.cfg.Chunk, s.cfg.Outputs) {
+			r.take = 1
+			s.prefills[n] = r
+			n++
+		}
+	}
+	s.prefills = s.prefills[:n]
+}
+
+// setAside takes the decode rows out of this step. Where only equal numbers of rows share an evaluation they would be one of
+// their own in any case, and a step of their own serves them better: with a prompt's row among them every row's attention reads
+// as much as the prompt has, a ninth row leaves the kernels for eight, and the prompt's evaluation misses its size by one.
+func (s *Scheduler) setAside() {
+	for _, r := range s.decodes {
+		r.take = 0
+	}
+	s.decodes = s.decodes[:0]
+}
+
+func (s *Scheduler) bringBack(decodes []*run) {
+	s.decodes = decodes
+	for _, r := range decodes {
+		r.take = 1
+	}
 }
 
 // orderPrefills sorts by class, then by work left less what waiting is worth. When cells are short the first choice
@@ -76,63 +98,67 @@ func (s *Scheduler) orderPrefills() {
 	}
 }
 
-// margin is kept between the predicted step and its target, in percent: half of the steps take longer than predicted.
-const margin = 10
+const (
+	// margin is kept between the predicted step and its target: half of the steps take longer than predicted.
+	margin = 0.03
+	// targetFactor is what a step with prefill rows may take, in decode-only steps, where that is more than 50 ms.
+	targetFactor = 2.5
+)
 
-// budget is how many prefill rows this step may have.
-func (s *Scheduler) budget() int {
-	d := len(s.decodes)
-	most := (s.cfg.Chunk >> s.caution) - d
-	if s.cfg.Recurrent {
-		most = s.cfg.Chunk >> s.caution
-	}
-	depth := int(s.prefills[0].have)
-	if d == 0 {
-		n, ok := s.cost.prefillWithin(s.cfg.IdleTarget, 0, depth)
-		if !ok {
-			n = most
-		}
-		return max(1, min(max(n, s.cfg.MinPrefill), most))
-	}
-	left := 0
-	for _, r := range s.prefills {
-		left += int(r.target - r.have)
-	}
-	l := load{decodes: d, span: s.span()}
-	tDecode := time.Duration(s.cost.decodeTime(l) * float64(time.Second))
-	target := s.cfg.ITLTarget
-	if target == 0 {
-		target = max(50*time.Millisecond, tDecode*5/2)
-	}
-	n, ok := s.cost.prefillWithin(target*(100-margin)/100-tDecode, d, depth)
-	if !ok {
-		n = 4 * s.cfg.MinPrefill
-	}
-	if least := min(s.cfg.MinPrefill, left); n < least {
-		s.sinceGrant++
-		if s.sinceGrant < s.grantEvery(l, tDecode, target, least, depth) {
-			return 0
-		}
-		n = least
-	}
-	s.sinceGrant = 0
-	return max(0, min(n, most))
+// decodeTime predicts the decode rows of this step alone, in seconds; 0: unknown, or there are none.
+func (s *Scheduler) decodeTime() float64 {
+	t, _ := s.cost.predict(s.sketch())
+	return t
 }
 
-// grantEvery is m for a prefill that does not fit into the target: one of every m steps has it, so that the mean time
-// between tokens meets the target, but at least a quarter of the time goes to prefill.
-func (s *Scheduler) grantEvery(l load, tDecode, target time.Duration, rows, depth int) int {
-	l.prefills, l.depth = rows, depth
-	extra := s.cost.predict(l) - tDecode
-	if extra <= 0 || tDecode <= 0 {
-		return 1
+// stepTarget is how long this step may take, in seconds.
+func (s *Scheduler) stepTarget(base float64) float64 {
+	if len(s.decodes) == 0 {
+		return s.cfg.IdleTarget.Seconds()
 	}
-	byShare := int(3 * extra / tDecode) // extra / ((m-1)*tDecode + tDecode + extra) >= 1/4
-	m := byShare
-	if slack := target - tDecode; slack > 0 {
-		m = min(m, int((extra+slack-1)/slack))
+	target := s.cfg.ITLTarget.Seconds()
+	if target == 0 {
+		target = max(0.05, base*targetFactor)
 	}
-	return max(1, m)
+	return target * (1 - margin)
+}
+
+// granted reports whether prefill rows are due beside decode rows. What does not fit into the target comes every m steps, so
+// that the mean time between tokens meets it, but at least a quarter of the time goes to prefill.
+func (s *Scheduler) granted(p *packing, base, target float64) bool {
+	least := packing{k: 1, each: min(int32(s.cfg.MinPrefill), s.stopOf(s.prefills[0])-s.prefills[0].have, int32(s.room()))}
+	if least.each <= 0 {
+		return false
+	}
+	if p.each > 0 && (p.k > 1 || p.each >= least.each) {
+		s.sinceGrant = 0
+		return true
+	}
+	*p = least
+	extra := least.extra
+	if t, ok := s.timeOf(least); ok {
+		extra = t
+		if len(s.decodes) > 0 {
+			extra -= base
+		}
+	}
+	m := 1.0
+	if extra > 0 && base > 0 {
+		m = 3 * extra / base // extra / ((m-1)*base + base + extra) >= 1/4
+		if slack := target/(1-margin) - base; slack > 0 {
+			m = min(m, math.Ceil(extra/slack))
+		}
+	}
+	if s.sinceGrant++; float64(s.sinceGrant) < math.Floor(m) {
+		return false
+	}
+	s.sinceGrant = 0
+	return true
+}
+
+// room is how many prefill rows a step can have at most.
+func (s *Scheduler) room() int {
+	return max(0, s.cfg.Chunk>>s.caution-len(s.decodes))
 }
 
 // span is n_kv of the next step, as far as it is known before its rows are.
@@ -147,24 +173,36 @@ func (s *Scheduler) span() int {
 	return max(256, (int(top)+255)/256*256)
 }
 
-// alternate keeps prefill and decode rows of a recurrent model apart: two evaluations either way, so that a step with
-// one of them costs the running choices less. A prefill of one row is like a decode row and comes along.
-func (s *Scheduler) alternate(budget *int) {
-	if *budget > 0 && !s.lastPrefill {
-		for _, r := range s.decodes {
-			r.take = 0
-		}
-		s.decodes = s.decodes[:0]
-		return
-	}
-	ready := s.prefills[:0]
+// chooseStates is apply for recurrent models: budget rows, one prompt after the other.
+func (s *Scheduler) chooseStates(budget int) {
+	outputs := len(s.decodes)
+	chosen, evals := 0, 0
 	for _, r := range s.prefills {
-		if s.stopOf(r)-r.have == 1 {
-			ready = append(ready, r)
+		n := min(int32(budget), s.stopOf(r)-r.have)
+		last := r.have+n == r.target && r.job.MaxTokens != 0
+		if last && outputs >= s.cfg.Outputs {
+			n, last = n-1, false
 		}
+		if n <= 0 {
+			continue
+		}
+		r.take = n
+		// One more evaluation is one more pass over the weights. A prompt that ends here needs it sooner or later; one that
+		// goes on would need another one in the next step.
+		now := s.evaluations()
+		if chosen > 0 && now > evals && r.have+n < s.stopOf(r) {
+			r.take = 0
+			continue
+		}
+		evals = now
+		if last {
+			outputs++
+		}
+		budget -= int(n)
+		s.prefills[chosen] = r
+		chosen++
 	}
-	s.prefills = ready
-	*budget = min(len(ready), s.cfg.Chunk-len(s.decodes))
+	s.prefills = s.prefills[:chosen]
 }
 
 // evaluations counts those of the takes set so far.
@@ -183,7 +221,7 @@ func (s *Scheduler) fitPrefills() {
 	for {
 		rows := len(s.decodes)
 		for _, r := range s.prefills {
-			rows += int(r.take)
+			rows += int(r.take + r.fill)
 		}
 		for !s.mem.fits(rows) && s.evict(rows-s.mem.base.Free(), -1) {
 		}
@@ -191,8 +229,13 @@ func (s *Scheduler) fitPrefills() {
 			return
 		}
 		last := s.prefills[len(s.prefills)-1]
-		if last.take /= 2; last.take == 0 {
+		if last.fill > 0 {
+			last.fill = 0
+		} else if last.take /= 2; last.take == 0 {
 			s.prefills = s.prefills[:len(s.prefills)-1]
 		}
 	}
 }
+
+// toDuration turns seconds into a Duration.
+func toDuration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }

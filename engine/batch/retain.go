@@ -127,8 +127,8 @@ func (s *Scheduler) value(id int) float64 {
 	last, hits := s.tree.Used(id)
 	age := (s.now - last).Seconds()
 	perToken := 1.0
-	if p := s.cost.prefillModel(0); p != nil && p.w[1] > 0 && p.w[2] > 0 {
-		perToken += p.w[2] / p.w[1] * float64(s.mem.lens[id]) / 1024
+	if shallow, deep := s.cost.perToken(0, s.cfg.Chunk), s.cost.perToken(int(s.mem.lens[id]), s.cfg.Chunk); shallow > 0 {
+		perToken = deep / shallow
 	}
 	// A prefix that was used again k times in its life is that much more likely to be used once more; a minute without
 	// use halves it, two thirds it, as reuse times of conversations are heavy-tailed.

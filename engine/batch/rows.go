@@ -27,15 +27,9 @@ func (s *Scheduler) build() {
 	}
 	st.Evaluations = s.split.rows(st.Rows)
 	s.lastPrefill = st.Prefills > 0 && st.Decodes == 0
-	s.load = load{decodes: st.Decodes + st.Pads, span: s.mem.span(st.Rows, st.Decodes > 0), prefills: st.Prefills}
-	if st.Prefills > 0 {
-		depth := 0
-		for _, r := range s.prefills {
-			depth += int(r.take) * int(r.have+r.take/2)
-		}
-		s.load.depth = depth / st.Prefills
-	}
-	st.Predicted = s.cost.predict(s.load)
+	s.load = append(s.load[:0], s.loadOf()...)
+	t, _ := s.cost.predict(s.load)
+	st.Predicted = toDuration(t)
 }
 
 // addRows appends a run's rows, and what is sampled from the last of them.
@@ -52,10 +46,18 @@ func (s *Scheduler) addRows(r *run) {
 		p := r.have + i
 		st.Rows = append(st.Rows, Row{Token: r.token(p), Pos: p, Seq: r.id, Output: -1, Kind: kind})
 	}
+	row := int32(len(st.Rows) - 1)
+	if r.fill > 0 {
+		end := r.have + r.take
+		for i := range r.fill {
+			st.Rows = append(st.Rows, Row{Token: r.token(end - 1), Pos: end + i, Seq: r.id, Output: -1, Kind: RowPad})
+		}
+		st.Pads += int(r.fill)
+		st.After = append(st.After, Op{Kind: OpRemove, Seq: r.id, P0: end, P1: -1})
+	}
 	if r.have+r.take < r.len() || r.job.MaxTokens == 0 {
 		return
 	}
-	row := int32(len(st.Rows) - 1)
 	st.Rows[row].Output = int32(st.Outputs)
 	st.Outputs++
 	s.addSample(r, row)

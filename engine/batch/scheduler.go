@@ -31,21 +31,24 @@ type Scheduler struct {
 	running  int
 	arrivals uint64
 
-	step     Step
-	planned  bool // between Plan and Commit
-	dead     bool // after a fatal code
-	ops      []Op // since the last Plan
-	pending  []Event
-	events   []Event // of the last Commit
-	decodes  []*run  // with a decode row in the step that is planned, by id
-	prefills []*run  // with prefill rows in it, in order of service; while planning all that could have some
-	sampled  []*run  // parallel to step.Samples
-	forks    []*run  // choices that begin in the step that is planned, from another one's prompt
-	load     load    // of the step that is planned
-	above    []int32 // scratch
-	usable   prefix.Usable
+	step       Step
+	planned    bool // between Plan and Commit
+	dead       bool // after a fatal code
+	ops        []Op // since the last Plan
+	pending    []Event
+	events     []Event   // of the last Commit
+	decodes    []*run    // with a decode row in the step that is planned, by id
+	prefills   []*run    // with prefill rows in it, in order of service; while planning all that could have some
+	sampled    []*run    // parallel to step.Samples
+	forks      []*run    // choices that begin in the step that is planned, from another one's prompt
+	load       load      // of the step that is planned
+	loads      load      // scratch
+	candidates []packing // scratch
+	above      []int32   // scratch
+	usable     prefix.Usable
 
-	lastPrefill bool // Recurrent: the last step had prefill rows
+	lastPrefill bool // the last step had prefill rows alone
+	fed         bool // prefill rows alone since the last step with decode rows
 	sinceGrant  int  // decode-only steps since prefill rows were last granted
 	preempted   bool // in the step that is planned
 	caution     uint // halvings of the chunk after mismatches
@@ -85,7 +88,8 @@ func New(cfg Config) (*Scheduler, error) {
 func (s *Scheduler) reset(cfg Config) {
 	ids := cfg.Sequences + cfg.Parking
 	s.cfg, s.mem, s.tree = cfg, newMemory(&cfg), prefix.NewTree(ids)
-	s.cost, s.split = newCostModel(), newSplitter(&cfg)
+	s.split = newSplitter(&cfg)
+	s.cost = newCostModel(s.split.equal)
 	s.runs, s.rent = make([]*run, ids), make([]float64, ids)
 	s.step = Step{Number: s.step.Number, Rows: make([]Row, 0, cfg.Chunk), Samples: make([]Sample, 0, cfg.Outputs)}
 	s.ops = s.ops[:0]

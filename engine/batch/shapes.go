@@ -78,5 +78,5 @@ func WarmupShapes(cfg Config) []Shape {
 // span cells in use (n_kv), took d. Two spans of one decode shape tell the price of a longer context. A shape with
 // both kinds of rows teaches nothing before one with the same Decode alone.
 func (s *Scheduler) Prime(sh Shape, span int, d time.Duration) {
-	s.cost.observe(load{decodes: sh.Decode, span: max(span, 256), prefills: sh.Prefill, depth: max(0, span-sh.Prefill)}, d)
+	s.cost.observe(s.loadOfShape(sh, span), d, false)
 }

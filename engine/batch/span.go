@@ -34,7 +34,7 @@ func (s *Scheduler) payRent() {
 		return
 	}
 	used, pinned, _ := s.mem.count()
-	step, perCell := s.cost.cellTime(load{decodes: len(s.decodes), span: s.mem.base.Span()})
+	step, perCell := s.cost.cellTime(evaluation{rows: int32(len(s.decodes)), kv: int32(s.mem.base.Span())})
 	top := s.mem.base.Top()
 	if perCell <= 0 || float64(top-pinned)*perCell < rentFree*step {
 		return

@@ -1,0 +1,258 @@
+package batch
+
+// packing is one way to use a step's prefill rows.
+type packing struct {
+	k    int   // how many prompts get rows in streams; otherwise any number of them do, one after the other
+	each int32 // rows for each of them, or fewer where a prompt needs fewer; otherwise rows for all together
+	// to is the number of rows that each is padded to, 0 for none: only equal numbers share an evaluation in streams, and some
+	// sizes have faster kernels.
+	to    int32
+	extra float64 // seconds that it adds to the step's decode rows
+}
+
+// pack chooses the prefill rows of a step that has slack seconds for them. The result has each 0 when nothing fits.
+//
+// One prompt at a time, so that its first token comes soon, in the chunks that let it end first; more at once where that lets
+// all of them end sooner, on average.
+func (s *Scheduler) pack(base, slack float64) packing {
+	most := int32(s.room())
+	switch {
+	case most <= 0:
+		return packing{}
+	case !s.cost.knows() && len(s.decodes) > 0:
+		return packing{k: 1, each: min(most, int32(4*s.cfg.MinPrefill))}
+	case !s.cost.knows():
+		return packing{k: 1, each: most}
+	}
+	left := s.firstWork()
+	s.chunks(left, min(most, max(s.cost.largest(), int32(s.cfg.MinPrefill))), base, slack)
+	best, whole := s.quickest(left, slack)
+	if s.cfg.Layout != LayoutStreams || len(s.prefills) < 2 {
+		return best
+	}
+	return s.packMany(best, whole, base, slack)
+}
+
+// firstWork is how many rows the first prompt needs in streams, all prompts otherwise.
+func (s *Scheduler) firstWork() int32 {
+	left := int32(0)
+	for _, r := range s.prefills {
+		if left += s.stopOf(r) - r.have; s.cfg.Layout == LayoutStreams {
+			break
+		}
+	}
+	return left
+}
+
+// beside is how many more rows an evaluation has than the prompt in it.
+func (s *Scheduler) beside() int32 {
+	if s.split.equal {
+		return 0
+	}
+	return int32(len(s.decodes))
+}
+
+// chunks lists chunks of at most most rows, for left rows of work, in s.candidates: those that make an evaluation one of the
+// sizes, all of the work, and the largest that fits by interpolation, which counts where costs are smooth.
+func (s *Scheduler) chunks(left, most int32, base, slack float64) {
+	s.candidates = s.candidates[:0]
+	beside, least := s.beside(), min(left, int32(s.cfg.MinPrefill))
+	for _, size := range sizes {
+		if each := size - beside; each >= least && each < min(left, most) {
+			s.try(packing{k: 1, each: each}, base)
+		}
+	}
+	s.try(packing{k: 1, each: min(left, most)}, base)
+	if left <= most {
+		s.tryPadded(left, beside, base)
+	}
+	lo, hi := packing{}, packing{} // the largest that fits, and the next one
+	for _, p := range s.candidates {
+		switch {
+		case p.extra <= slack:
+			lo, hi = p, packing{}
+		case hi.k == 0:
+			hi = p
+		}
+	}
+	if lo.k > 0 && hi.k > 0 {
+		if each := lo.each + int32((slack-lo.extra)/(hi.extra-lo.extra)*float64(hi.each-lo.each)); each > lo.each && each < hi.each {
+			s.try(packing{k: 1, each: each}, base)
+		}
+	}
+}
+
+// tryPadded replaces the last candidate, which is all of the work, by the same with padding to the next size if that is faster.
+func (s *Scheduler) tryPadded(left, beside int32, base float64) {
+	to := sizes[sizeOf(left+beside)] - beside
+	if to <= left || to > int32(s.room()) || !s.canFill(1, to) || !s.try(packing{k: 1, each: left, to: to}, base) {
+		return
+	}
+	if n := len(s.candidates); n > 1 {
+		if s.candidates[n-1].extra < s.candidates[n-2].extra {
+			s.candidates[n-2] = s.candidates[n-1]
+		}
+		s.candidates = s.candidates[:n-1]
+	}
+}
+
+// try adds a candidate, if its price is known.
+func (s *Scheduler) try(p packing, base float64) bool {
+	t, ok := s.timeOf(p)
+	if ok {
+		p.extra = max(t-base, leastStep)
+		s.candidates = append(s.candidates, p)
+	}
+	return ok
+}
+
+// fewer is how much longer all of a prompt may take for a larger chunk now: fewer steps are fewer that others notice.
+const fewer = 1.02
+
+// quickest is the candidate within slack after which left rows of work end first, and the time that all of them take.
+func (s *Scheduler) quickest(left int32, slack float64) (best packing, whole float64) {
+	large := packing{} // what the rest comes in
+	for _, p := range s.candidates {
+		if p.extra <= slack && (large.k == 0 || float64(p.each)/p.extra > float64(large.each)/large.extra) {
+			large = p
+		}
+	}
+	for _, p := range s.candidates {
+		if p.extra > slack {
+			continue
+		}
+		t := p.extra + s.rest(left-p.each, large)
+		if best.k == 0 || t < whole || (p.each > best.each && t <= whole*fewer) {
+			best, whole = p, t
+		}
+	}
+	return best, whole
+}
+
+// rest estimates the time of rows that remain: as many large chunks as they hold, and the cheapest candidate that holds the
+// remainder.
+func (s *Scheduler) rest(rows int32, large packing) float64 {
+	n := rows / large.each
+	t, rows := float64(n)*large.extra, rows-n*large.each
+	if rows == 0 {
+		return t
+	}
+	last := large.extra
+	for _, p := range s.candidates {
+		if max(p.each, p.to) >= rows && p.extra < last {
+			last = p.extra
+		}
+	}
+	if s.cfg.NoPad { // costs are smooth there
+		last = min(last, large.extra*float64(rows)/float64(large.each))
+	}
+	return t + last
+}
+
+// packMany tries the first prompts together, each with all that it needs.
+func (s *Scheduler) packMany(best packing, whole, base, slack float64) packing {
+	rate := 0.0 // prompts per second of the best so far
+	if best.k > 0 {
+		rate = 1 / whole
+	}
+	each := int32(0)
+	for k := 1; k <= min(len(s.prefills), s.cfg.Outputs-len(s.decodes)); k++ {
+		r := s.prefills[k-1]
+		each = max(each, s.stopOf(r)-r.have)
+		if int(each)*k > s.room() {
+			break
+		}
+		if k == 1 {
+			continue
+		}
+		s.candidates = s.candidates[:0]
+		s.tryMany(k, each, base)
+		for _, p := range s.candidates {
+			// Packed, all end at once; one after the other, the mean prompt ends after half of the time.
+			if p.extra <= slack && float64(k)/p.extra > rate && (best.k == 0 || p.extra <= float64(k+1)/2*whole*packingTrust) {
+				best, rate = p, float64(k)/p.extra
+			}
+		}
+	}
+	return best
+}
+
+// packingTrust is how much later the mean prompt may end for the sake of the load as a whole.
+const packingTrust = 1.05
+
+// tryMany proposes k prompts of at most each rows: padded to each, and to the next size that k prompts can share.
+func (s *Scheduler) tryMany(k int, each int32, base float64) {
+	if !s.canFill(k, each) {
+		s.try(packing{k: k, each: each}, base)
+		return
+	}
+	s.try(packing{k: k, each: each, to: each}, base)
+	beside := s.beside()
+	size := sizes[sizeOf((each+beside)*int32(k))]
+	if to := size/int32(k) - beside; size%int32(k) == 0 && to > each && int(to)*k <= s.room() && s.canFill(k, to) {
+		s.try(packing{k: k, each: each, to: to}, base)
+	}
+}
+
+// canFill reports whether the first k prompts may be padded to a number of rows. The padding rows are removed behind the step.
+func (s *Scheduler) canFill(k int, to int32) bool {
+	if s.cfg.NoPad || s.cfg.NoTrim || s.cfg.Recurrent || len(s.mem.win) > 0 {
+		return false
+	}
+	if !s.split.equal {
+		last := s.prefills[len(s.prefills)-1]
+		return last.target+to <= int32(s.cfg.Context)
+	}
+	for _, r := range s.prefills[:k] {
+		if r.have+to > int32(s.cfg.Context) {
+			return false
+		}
+	}
+	return true
+}
+
+// apply sets take and fill as p says, and returns how many prompts have rows; these are the first.
+func (s *Scheduler) apply(p packing) int {
+	outputs, chosen := len(s.decodes), 0
+	left, streams := p.each, s.cfg.Layout == LayoutStreams
+	for i, r := range s.prefills {
+		r.take, r.fill = 0, 0
+		if streams && i >= p.k || left <= 0 {
+			continue
+		}
+		need := s.stopOf(r) - r.have
+		n := min(need, left)
+		last := r.have+n == r.target && r.job.MaxTokens != 0
+		if last && outputs >= s.cfg.Outputs {
+			n, last = n-1, false
+		}
+		if n <= 0 {
+			continue
+		}
+		if last {
+			outputs++
+		}
+		r.take = n
+		if streams {
+			r.fill = max(0, p.to-n)
+		} else {
+			left -= n
+		}
+		s.prefills[chosen], s.prefills[i] = r, s.prefills[chosen]
+		chosen++
+	}
+	if !streams && p.to > p.each && chosen > 0 {
+		s.prefills[chosen-1].fill = p.to - p.each
+	}
+	return chosen
+}
+
+// timeOf predicts this step with a packing, in seconds. It leaves take and fill at 0.
+func (s *Scheduler) timeOf(p packing) (float64, bool) {
+	n := s.apply(p)
+	t, ok := s.cost.predict(s.sketch())
+	for _, r := range s.prefills[:n] {
+		r.take, r.fill = 0, 0
+	}
+	return t, ok
+}

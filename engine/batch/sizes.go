@@ -1,0 +1,177 @@
+package batch
+
+import "math"
+
+// sizes are the row counts of an evaluation whose costs are kept one by one. On a GPU a matrix product costs by tiles, and a size
+// that fills its tiles runs faster kernels: on the one measured (docs/scheduling.md) 128 rows take 16.5 ms, 127 take 25 ms, 256 take
+// 26 ms and 257 take 43 ms. No line goes through that.
+var sizes = [...]int32{1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512, 768, 1024, 1536, 2048, 4096}
+
+// sizeOf returns the index of the smallest size that holds n rows.
+func sizeOf(n int32) int {
+	for i, s := range sizes {
+		if n <= s {
+			return i
+		}
+	}
+	return len(sizes) - 1
+}
+
+// point is what evaluations of about so many rows were seen to take.
+type point struct {
+	n       int     // observations; 0: unknown
+	rows, t float64 // running means; t in seconds
+	high    int     // outliers in a row
+	online  bool    // seen in service, not only at load
+}
+
+// sizeCosts is the cost of an evaluation by its number of rows: at the sizes themselves, and between each and the one before.
+type sizeCosts struct {
+	exact, below [len(sizes)]point
+	largest      int32 // rows of the largest observation
+}
+
+// at is the point for a number of rows.
+func (c *sizeCosts) at(rows int32) (p *point, i int) {
+	i = sizeOf(rows)
+	if sizes[i] == rows {
+		return &c.exact[i], i
+	}
+	return &c.below[i], i
+}
+
+// knows reports whether evaluations of such a number of rows were seen.
+func (c *sizeCosts) knows(rows int32) bool {
+	p, _ := c.at(rows)
+	return p.n > 0
+}
+
+// sizeGain is the least weight of an observation in its point.
+const sizeGain = 0.2
+
+// observe learns that an evaluation took t seconds. A lone outlier teaches nothing.
+func (c *sizeCosts) observe(rows int32, t float64, online bool) {
+	p, _ := c.at(rows)
+	if p.n > 0 && t > outlier*p.t {
+		if p.high++; p.high < persistent {
+			return
+		}
+	} else {
+		p.high = 0
+	}
+	c.largest = max(c.largest, rows)
+	before := p.t
+	p.n++
+	gain := max(sizeGain, 1/float64(p.n))
+	p.rows += gain * (float64(rows) - p.rows)
+	p.t += gain * (t - p.t)
+	if p.n > 1 && online {
+		c.share(p, math.Sqrt(p.t/before))
+	}
+	p.online = p.online || online
+}
+
+// share changes points that nothing was seen of since load by a factor: the clocks of an idle GPU, and the price of a busy
+// machine, are common to all of them.
+func (c *sizeCosts) share(p *point, factor float64) {
+	for i := range sizes {
+		for _, q := range [2]*point{&c.exact[i], &c.below[i]} {
+			if q != p && q.n > 0 && !q.online {
+				q.t *= factor
+			}
+		}
+	}
+}
+
+// predict guesses the seconds of an evaluation; ok is false when nothing is known.
+func (c *sizeCosts) predict(rows int32) (t float64, ok bool) {
+	p, i := c.at(rows)
+	if p.n > 0 {
+		return max(p.t+c.tilt(i)*(float64(rows)-p.rows), leastStep), true
+	}
+	lo, hi := c.around(rows, i)
+	x := float64(rows)
+	switch {
+	case lo != nil && hi != nil && hi.rows > lo.rows:
+		return lo.t + max(0, hi.t-lo.t)*(x-lo.rows)/(hi.rows-lo.rows), true
+	case lo != nil:
+		return lo.t * x / lo.rows, true
+	case hi != nil: // fewer rows are cheaper, but who knows how much
+		return hi.t * (1 + x/hi.rows) / 2, true
+	}
+	return 0, false
+}
+
+// tilt is what a row costs between size i and the one before, where costs are smooth, as on a CPU; 0 where they are flat.
+func (c *sizeCosts) tilt(i int) float64 {
+	lo, hi := &c.exact[max(i-1, 0)], &c.exact[i]
+	if lo.n == 0 {
+		lo = &c.below[max(i-1, 0)]
+	}
+	if hi.n == 0 {
+		hi = &c.below[min(i+1, len(sizes)-1)]
+	}
+	if lo.n == 0 || hi.n == 0 || hi.rows <= lo.rows {
+		return 0
+	}
+	return max(0, hi.t-lo.t) / (hi.rows - lo.rows)
+}
+
+// around returns the nearest known points below and above; nil: none.
+func (c *sizeCosts) around(rows int32, i int) (lo, hi *point) {
+	x := float64(rows)
+	for k := i; k >= 0 && lo == nil; k-- {
+		for _, p := range [2]*point{&c.exact[k], &c.below[k]} {
+			if p.n > 0 && p.rows < x && (lo == nil || p.rows > lo.rows) {
+				lo = p
+			}
+		}
+	}
+	for k := i; k < len(sizes) && hi == nil; k++ {
+		for _, p := range [2]*point{&c.below[k], &c.exact[k]} {
+			if p.n > 0 && p.rows > x && (hi == nil || p.rows < hi.rows) {
+				hi = p
+			}
+		}
+	}
+	return lo, hi
+}
+
+// prefillCosts prices evaluations with prefill rows: by their rows, and by what these rows' attention reads.
+type prefillCosts struct {
+	size sizeCosts
+	// slope is what 1024 more cells cost each row, in seconds: num/den, a least squares fit through the origin that forgets.
+	num, den float64
+}
+
+// deep is from how many cells on an evaluation teaches the price of cells instead of the price of rows.
+const deep = 1024
+
+func (c *prefillCosts) slope() float64 {
+	if c.den == 0 {
+		return 0
+	}
+	return max(0, c.num/c.den)
+}
+
+func (c *prefillCosts) observe(rows, kv int32, t float64, online bool) {
+	x := float64(rows) * float64(kv) / 1024
+	base, known := c.size.predict(rows)
+	if kv >= deep && known && c.size.knows(rows) {
+		if t < outlier*(base+c.slope()*x) {
+			c.num, c.den = forgetDepth*c.num+x*(t-base), forgetDepth*c.den+x*x
+		}
+		if kv >= 4*deep {
+			return
+		}
+	}
+	c.size.observe(rows, max(t-c.slope()*x, leastStep), online)
+}
+
+// forgetDepth makes an observation count half after about 100 newer ones.
+const forgetDepth = 0.993
+
+func (c *prefillCosts) predict(rows, kv int32) (float64, bool) {
+	t, ok := c.size.predict(rows)
+	return t + c.slope()*float64(rows)*float64(kv)/1024, ok
+}
