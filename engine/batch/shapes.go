@@ -1,6 +1,9 @@
 package batch
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Shape is a step that is worth running once before the model is ready, because backends compile pipelines and
 // allocate at the first use of a shape: Decode rows with logits on ids 0..Decode-1, one each, and Prefill tokens on
@@ -22,12 +25,8 @@ func (s Shape) IDs() int {
 // matter in every step: the last matrix is multiplied with the rows that have logits, padded or not.
 const vectorRows = 8
 
-// prefillSizes are prompt chunks that backends have different kernels for: tiles of 16 to 256 columns that are chosen by how
-// well they fill the device.
-var prefillSizes = [...]int{16, 32, 48, 96, 128, 192, 256, 320, 384, 448}
-
-// WarmupShapes lists the shapes that the planner will use for cfg: first what no request can do without, then what makes a
-// difference for some. It returns nil for a bad config.
+// WarmupShapes lists the shapes that the planner will use for cfg, the most important first: what every request meets, then what
+// is likely, then what makes a difference for some. It returns nil for a bad config.
 func WarmupShapes(cfg Config) []Shape {
 	if cfg.Validate() != nil {
 		return nil
@@ -35,8 +34,26 @@ func WarmupShapes(cfg Config) []Shape {
 	cfg = cfg.withDefaults()
 	var out []Shape
 	add := func(s Shape) {
-		if s.Rows() <= cfg.Chunk && s.IDs() <= cfg.Sequences && s.Decode+max(s.Prompts, min(s.Prefill, 1)) <= cfg.Outputs {
+		if s.Rows() <= cfg.Chunk && s.IDs() <= cfg.Sequences && s.Decode+max(s.Prompts, min(s.Prefill, 1)) <= cfg.Outputs &&
+			s.Rows() > 0 && !slices.Contains(out, s) {
 			out = append(out, s)
+		}
+	}
+	add(Shape{Decode: 1})
+	add(Shape{Prefill: cfg.Chunk})
+	for _, p := range [...]int{128, 256, 64} { // small tiles, and full ones
+		add(Shape{Prefill: min(p, cfg.Chunk)})
+	}
+	for _, d := range [...]int{2, 4, 8} {
+		add(Shape{Decode: min(d, cfg.MaxRunning)})
+	}
+	if cfg.Layout == LayoutUnified && !cfg.Recurrent { // elsewhere prompts and decodes do not meet
+		for _, d := range [...]int{1, min(8, cfg.MaxRunning/2), cfg.MaxRunning - 1} {
+			for _, size := range [...]int{64, 128, 256, cfg.Chunk} {
+				if d > 0 && size > d {
+					add(Shape{Decode: d, Prefill: size - d})
+				}
+			}
 		}
 	}
 	for d := 1; d <= cfg.MaxRunning; d++ {
@@ -44,32 +61,19 @@ func WarmupShapes(cfg Config) []Shape {
 		if d > vectorRows {
 			padded += padsFor(&cfg, d)
 		}
-		if len(out) == 0 || out[len(out)-1].Decode < padded {
-			add(Shape{Decode: padded})
+		add(Shape{Decode: padded})
+	}
+	if !cfg.Recurrent {
+		add(Shape{Prefill: cfg.Chunk, Prompts: 2}) // several sequences have kernels of their own
+		add(Shape{Prefill: min(128, cfg.Chunk), Prompts: 2})
+	}
+	for _, size := range sizes {
+		if size > vectorRows {
+			add(Shape{Prefill: int(size)})
 		}
 	}
-	for i, p := range [...]int{cfg.Chunk, cfg.MinPrefill} {
-		if i > 0 && p == cfg.Chunk {
-			break
-		}
+	for _, p := range [...]int{cfg.Chunk - 1, 127} { // sizes that leave a tile unfilled have others
 		add(Shape{Prefill: p})
-		if cfg.Recurrent {
-			continue
-		}
-		// A prefill beside decodes, and the first one over two sequences, has pipelines of its own.
-		last := 0
-		for _, d := range [...]int{1, min(8, cfg.MaxRunning/2), cfg.MaxRunning - 1} {
-			if p := min(p, cfg.Chunk-d); d > last && p > 0 {
-				last = d
-				add(Shape{Decode: d, Prefill: p})
-			}
-		}
-		add(Shape{Prefill: p, Prompts: 2})
-	}
-	for _, p := range prefillSizes {
-		if p < cfg.Chunk && p != cfg.MinPrefill {
-			add(Shape{Prefill: p})
-		}
 	}
 	return out
 }

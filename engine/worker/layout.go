@@ -15,6 +15,7 @@ type layoutState struct {
 	cfg      batch.Config // with what the self-test switched off
 	features []engine.Feature
 	costs    []warmed
+	warmer   *warmer // has shapes left for later, perhaps; nil on a CPU
 }
 
 // prepareLayout tests and warms the layout that the context has now, until a time.
@@ -25,7 +26,7 @@ func prepareLayout(ctx context.Context, m Model, cfg batch.Config, until time.Ti
 	if st.features, err = selfTest(m, &st.cfg); err != nil {
 		return st, err
 	}
-	st.costs, err = warmUp(ctx, m, st.cfg, until, brief, log, func(f float64) { progress("warm-up", f) })
+	st.costs, st.warmer, err = warmUp(ctx, m, st.cfg, until, brief, log, func(f float64) { progress("warm-up", f) })
 	return st, err
 }
 
@@ -54,6 +55,7 @@ func (l *loop) relayout() error {
 		return fmt.Errorf("%w: change to the %s layout: %w", ErrBackend, to, err)
 	}
 	l.prime(st)
+	l.later = nil // it was made for the other context
 	l.log.Info("changed the KV layout to suit the load", "layout", to.String(), "took", l.now()-began)
 	return nil
 }
@@ -108,10 +110,9 @@ const (
 // costRows is the number of rows at which the layouts' decode steps are compared, if that was measured.
 const costRows = 8
 
-// layoutCosts fits the costs to the decode steps of the warm-ups.
+// layoutCosts fits the costs to the steps of the warm-ups.
 func layoutCosts(states map[batch.Layout]layoutState) (batch.LayoutCosts, bool) {
 	var ms []batch.Measure
-	var evaluation time.Duration
 	rows := 0
 	for _, c := range states[batch.LayoutStreams].costs {
 		if c.shape.Prefill == 0 && (rows == 0 || abs(c.shape.Decode-costRows) < abs(rows-costRows)) {
@@ -120,11 +121,6 @@ func layoutCosts(states map[batch.Layout]layoutState) (batch.LayoutCosts, bool) 
 	}
 	for layout, st := range states {
 		for _, c := range st.costs {
-			switch {
-			case c.shape.Prefill > 0:
-			case c.shape.Decode == 1 && (evaluation == 0 || c.duration < evaluation):
-				evaluation = c.duration
-			}
 			if c.shape.Prefill == 0 && c.shape.Decode == rows {
 				cells := (c.span + 255) / 256 * 256 // what the attention reads
 				if layout == batch.LayoutStreams {
@@ -137,7 +133,29 @@ func layoutCosts(states map[batch.Layout]layoutState) (batch.LayoutCosts, bool) 
 	if rows < 2 {
 		return batch.LayoutCosts{}, false
 	}
-	return batch.FitLayoutCosts(ms, evaluation)
+	return batch.FitLayoutCosts(ms, evaluationCost(states, rows))
+}
+
+// evaluationRows is the size of the evaluation that streams and the unified layout are compared by.
+const evaluationRows = 128
+
+// evaluationCost is how much more a prompt's rows cost in an evaluation of their own, in streams, than in one with decode rows.
+func evaluationCost(states map[batch.Layout]layoutState, rows int) time.Duration {
+	least := func(l batch.Layout, s batch.Shape) (d time.Duration) {
+		for _, c := range states[l].costs {
+			if c.shape == s && (d == 0 || c.duration < d) {
+				d = c.duration
+			}
+		}
+		return d
+	}
+	apart := least(batch.LayoutStreams, batch.Shape{Prefill: evaluationRows})
+	mixed := least(batch.LayoutUnified, batch.Shape{Decode: rows, Prefill: evaluationRows - rows})
+	decode := least(batch.LayoutUnified, batch.Shape{Decode: rows})
+	if apart == 0 || mixed == 0 || decode == 0 { // a model or a context too small for these shapes
+		return least(batch.LayoutStreams, batch.Shape{Decode: 1})
+	}
+	return max(0, apart-max(0, mixed-decode))
 }
 
 func abs(n int) int { return max(n, -n) }

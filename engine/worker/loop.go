@@ -76,12 +76,13 @@ type loop struct {
 	scratch  []byte
 	refused  int
 	phases   phases
-	mixed    mixedPhases
+	prefills prefillPhases
 	reused   uint64
 	layouts  map[batch.Layout]layoutState // empty unless the model can change its layout
 	wish     batch.Layout
 	wished   bool
 	outliers int // slow steps in a row
+	later    *warmer
 }
 
 type wireKey struct {
@@ -142,12 +143,37 @@ func (l *loop) run() error {
 			continue
 		}
 		l.flush()
+		if warmed, err := l.warmLater(); err != nil {
+			return err
+		} else if warmed {
+			continue
+		}
 		select {
 		case <-l.wake:
 		case <-l.stop:
 			return nil
 		}
 	}
+}
+
+// warmLater runs one of the shapes that start-up had no time for, if there is one and the memory is empty.
+func (l *loop) warmLater() (bool, error) {
+	if l.later == nil || len(l.later.missed) == 0 {
+		l.later = nil
+		return false, nil
+	}
+	if st := l.sched.Stats(); st.CellsUsed > 0 || st.Jobs > 0 || len(l.sessions) > 0 {
+		return false, nil
+	}
+	costs, err := l.later.next()
+	if err != nil {
+		return false, fmt.Errorf("%w: warm up: %w", ErrBackend, err)
+	}
+	l.prime(layoutState{costs: costs})
+	if len(l.later.missed) == 0 {
+		l.log.Info("all shapes are warmed up")
+	}
+	return true, nil
 }
 
 // drain takes what came since the last step.
@@ -295,8 +321,8 @@ func (l *loop) oneStep() (idle bool, err error) {
 	sampled := l.now()
 	rows := step.Decodes
 	decodeOnly := rows > 0 && step.Prefills == 0 && res.Duration > 0
-	if rows > 0 && step.Prefills > 0 && res.Duration > 0 {
-		l.mixed.note(l, step, res.Duration)
+	if step.Prefills > 0 && res.Duration > 0 {
+		l.prefills.note(l, step, res.Duration)
 	}
 	l.report(l.sched.Commit(sampled, res))
 	l.publish()

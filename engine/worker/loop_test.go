@@ -623,8 +623,8 @@ func TestWarmUpRunsEveryShape(t *testing.T) {
 		seen = append(seen, fmt.Sprint(d, "+", p))
 	}
 	var last float64
-	costs, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(time.Minute), false, testLog(t), func(f float64) { last = f })
-	if err != nil || last != 1 || m.sim.Used() != 0 {
+	costs, w, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(time.Minute), false, testLog(t), func(f float64) { last = f })
+	if err != nil || last != 1 || m.sim.Used() != 0 || len(w.missed) > 0 {
 		t.Fatalf("%v, progress %g", err, last)
 	}
 	for _, s := range batch.WarmupShapes(m.cfg) {
@@ -645,12 +645,41 @@ func TestWarmUpRunsEveryShape(t *testing.T) {
 	}
 }
 
-func TestWarmUpEndsInTime(t *testing.T) {
-	m := newFakeModel(smallConfig())
+// What start-up has no time for is run while the model is idle, and not while there is something in its memory.
+func TestWarmUpEndsInTimeAndGoesOnLater(t *testing.T) {
+	m := newFakeModel(batch.Config{Cells: 4096, Context: 1024, Sequences: 8, Parking: 8, Chunk: 128, Outputs: 8})
 	m.async = true
-	costs, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(-time.Second), false, testLog(t), func(float64) {})
-	if err != nil || len(costs) != 0 {
-		t.Errorf("%d shapes after the end, %v", len(costs), err)
+	costs, w, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(-time.Second), false, testLog(t), func(float64) {})
+	if err != nil || len(costs) != 0 || len(w.missed) < len(batch.WarmupShapes(m.cfg)) {
+		t.Fatalf("%d shapes after the end, %v", len(costs), err)
+	}
+	l, err := newLoop(m, m.cfg, io.Discard, testLog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.later = w
+	left, deep := len(w.missed), 0
+	for _, x := range w.missed {
+		if x.deep {
+			deep++
+		}
+	}
+	if deep == 0 || deep == left {
+		t.Errorf("%d of %d shapes are deep", deep, left)
+	}
+	for n := range left {
+		if more, err := l.warmLater(); err != nil || !more || len(w.missed) != left-n-1 || m.sim.Used() != 0 {
+			t.Fatalf("shape %d: %v %v, %d left, %d cells in use", n, more, err, len(w.missed), m.sim.Used())
+		}
+	}
+	if more, err := l.warmLater(); more || err != nil {
+		t.Errorf("there was more: %v", err)
+	}
+	l.later = w
+	w.missed = []later{{shape: batch.Shape{Decode: 1}}}
+	l.sessions[newSession()] = 1
+	if more, err := l.warmLater(); more || err != nil || len(w.missed) != 1 {
+		t.Errorf("a request waits, %v %v", more, err)
 	}
 }
 

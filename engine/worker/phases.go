@@ -34,24 +34,26 @@ func (p *phases) note(l *loop, rows int, plan, decode, sample, commit time.Durat
 	*p = phases{reused: reused}
 }
 
-// mixedPhases adds up what steps with prefill rows beside decode rows are like: how good the cost model's guesses are shows here.
-type mixedPhases struct {
-	steps, decodes, prefills, evaluations int
-	predicted, took                       time.Duration
+// prefillPhases adds up what steps with prefill rows are like: how good the cost model's guesses are shows here.
+type prefillPhases struct {
+	steps, decodes, prefills, pads, evaluations int
+	predicted, took, off                        time.Duration
 }
 
-// mixedSteps is after how many of them the means are logged.
-const mixedSteps = 128
+// prefillSteps is after how many of them the means are logged.
+const prefillSteps = 128
 
-func (p *mixedPhases) note(l *loop, st *batch.Step, took time.Duration) {
+func (p *prefillPhases) note(l *loop, st *batch.Step, took time.Duration) {
 	p.steps++
-	p.decodes, p.prefills, p.evaluations = p.decodes+st.Decodes, p.prefills+st.Prefills, p.evaluations+st.Evaluations
-	p.predicted, p.took = p.predicted+st.Predicted, p.took+took
-	if p.steps < mixedSteps {
+	p.decodes, p.prefills, p.pads = p.decodes+st.Decodes, p.prefills+st.Prefills, p.pads+st.Pads
+	p.evaluations += st.Evaluations
+	p.predicted, p.took, p.off = p.predicted+st.Predicted, p.took+took, p.off+(took-st.Predicted).Abs()
+	if p.steps < prefillSteps {
 		return
 	}
 	n, f := time.Duration(p.steps), 1/float64(p.steps)
-	l.log.Info("mixed steps, means", slog.Float64("decodes", float64(p.decodes)*f), slog.Float64("prefills", float64(p.prefills)*f),
-		slog.Float64("evaluations", float64(p.evaluations)*f), slog.Duration("took", p.took/n), slog.Duration("predicted", p.predicted/n))
-	*p = mixedPhases{}
+	l.log.Info("steps with prompts, means", slog.Float64("decodes", float64(p.decodes)*f), slog.Float64("prefills", float64(p.prefills)*f),
+		slog.Float64("pads", float64(p.pads)*f), slog.Float64("evaluations", float64(p.evaluations)*f), slog.Duration("took", p.took/n),
+		slog.Duration("predicted", p.predicted/n), slog.Duration("off_by", p.off/n))
+	*p = prefillPhases{}
 }

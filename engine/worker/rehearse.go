@@ -10,7 +10,7 @@ import (
 
 // The rehearsal's load: waves of requests, each wave's prompts of one length (tokens), few output tokens each.
 const (
-	rehearseSequences = 16
+	rehearseSequences = 4
 	rehearseOutput    = 24
 )
 

@@ -216,6 +216,7 @@ func (s *Service) prepareLoop(ctx context.Context, m Model, cfg *batch.Config, i
 		return nil, err
 	}
 	l.prime(first)
+	l.later = first.warmer
 	if auto {
 		s.log.Info("the KV layout follows the load", "now", first.cfg.Layout.String(), "costs", costs)
 		l.layouts = layouts

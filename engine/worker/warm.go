@@ -14,7 +14,7 @@ const (
 	// warmUpLimit bounds the warm-up of the layout that a model starts with, and warmUpAll that of both layouts: ready is
 	// promised within 30 s of load. On the GPU measured (docs/scheduling.md) all shapes of one layout take about 20 s when
 	// nothing is in the driver's shader cache. What is left out then compiles at its first use.
-	warmUpLimit = 20 * time.Second
+	warmUpLimit = 21 * time.Second
 	warmUpAll   = 25 * time.Second
 	// warmUpDepth is how many tokens sequences have in the second pass: backends have other kernels for long caches (from 1024
 	// cells on, at the longest), and the cost of a cell shows.
@@ -30,58 +30,77 @@ type warmed struct {
 	duration time.Duration
 }
 
+// essential is how many of batch.WarmupShapes' first shapes every request meets.
+const essential = 2
+
 // warmUp decodes every shape that the planner will use, on an empty and on a filled memory, because backends compile
-// pipelines and allocate buffers at the first use of a shape: up to 10 s that would otherwise land in somebody's first
+// pipelines and allocate buffers at the first use of a shape: up to 11 s that would otherwise land in somebody's first
 // request. Backends that compute on the CPU have nothing to compile: one small step pages the weights in, which is what it
 // is for there. It stops early at until. brief leaves out what another layout of the same model has compiled.
 //
-// It returns what shapes took when they ran a second time, which teaches the scheduler's cost model.
-func warmUp(ctx context.Context, m Model, cfg batch.Config, until time.Time, brief bool, log *slog.Logger, progress func(float64)) ([]warmed, error) {
+// It returns what shapes took when they ran a second time, which teaches the scheduler's cost model, and what is left for later.
+func warmUp(ctx context.Context, m Model, cfg batch.Config, until time.Time, brief bool, log *slog.Logger, progress func(float64)) ([]warmed, *warmer, error) {
 	w := &warmer{ctx: ctx, m: m, log: log, cfg: cfg, until: until, progress: progress, lens: make([]int32, cfg.Sequences)}
 	if !m.Async() {
 		if err := w.run(batch.Shape{Decode: 1}); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		progress(1)
-		return nil, m.Clear()
+		return nil, nil, m.Clear()
 	}
 	shapes := batch.WarmupShapes(cfg)
 	w.total = 2 * len(shapes)
-	for _, s := range shapes {
-		if brief && !costly(&cfg, s) {
-			continue
-		}
-		if err := w.shape(s, costly(&cfg, s)); err != nil {
-			return nil, err
-		}
-	}
-	ok, err := w.fill()
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range shapes {
-		if !ok || !costly(&cfg, s) {
-			continue
-		}
-		if err := w.shape(s, true); err != nil {
-			return nil, err
+	first, rest := shapes[:min(essential, len(shapes))], shapes[min(essential, len(shapes)):]
+	for _, part := range [][]batch.Shape{first, rest} {
+		if err := w.both(part, brief); err != nil {
+			return nil, nil, err
 		}
 	}
 	if !brief {
 		if err := rehearse(ctx, m, cfg, w.out, until); err != nil {
-			return nil, fmt.Errorf("rehearse: %w", err)
+			return nil, nil, fmt.Errorf("rehearse: %w", err)
 		}
 	}
-	if w.missed > 0 {
-		log.Warn("the warm-up ran out of time: some first requests will be slow", "shapes_left", w.missed, "of", w.total)
+	if len(w.missed) > 0 {
+		log.Warn("the warm-up ran out of time: the rest follows while the model is idle", "shapes_left", len(w.missed), "of", w.total)
 	}
 	progress(1)
-	return w.out, m.Clear()
+	return w.out, w, m.Clear()
 }
 
-// costly says whether the planner wants to know what a shape costs: all but the chunks of unusual sizes.
+// both runs shapes on an empty and on a filled memory.
+func (w *warmer) both(shapes []batch.Shape, brief bool) error {
+	w.depth = 0
+	for _, s := range shapes {
+		if brief && !costly(&w.cfg, s) {
+			continue
+		}
+		if err := w.shape(s); err != nil {
+			return err
+		}
+	}
+	ok, err := w.fill()
+	if err != nil {
+		return err
+	}
+	for _, s := range shapes {
+		switch {
+		case !costly(&w.cfg, s) || !w.deepens():
+			w.done++
+		case !ok:
+			w.missed = append(w.missed, later{s, true})
+		default:
+			if err := w.shape(s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// costly says whether a shape is run behind a long context, too: those that are met there most.
 func costly(cfg *batch.Config, s batch.Shape) bool {
-	return s.Decode > 0 || s.Prompts > 0 || s.Prefill == cfg.Chunk || s.Prefill == 64
+	return s.Decode > 0 || s.Prompts > 0 || s.Prefill == cfg.Chunk || s.Prefill == 128 || s.Prefill == 256
 }
 
 // warmer is a warm-up under way.
@@ -93,11 +112,37 @@ type warmer struct {
 	until       time.Time
 	progress    func(float64)
 	done, total int
-	missed      int     // shapes that there was no time for
+	missed      []later // what there was no time for
 	depth       int32   // tokens of every sequence between two shapes
 	lens        []int32 // tokens of each
 	rows        []batch.Row
 	out         []warmed
+}
+
+// later is a shape that has not run yet, deep: behind a long context.
+type later struct {
+	shape batch.Shape
+	deep  bool
+}
+
+// next runs one of the missed shapes on a memory that is empty, and leaves it empty. It returns what was measured.
+func (w *warmer) next() ([]warmed, error) {
+	l := w.missed[0]
+	w.missed = w.missed[1:]
+	w.ctx, w.until, w.out, w.depth = context.Background(), time.Now().Add(time.Hour), w.out[:0], 0
+	ok := true
+	var err error
+	if l.deep {
+		ok, err = w.fill()
+	}
+	if err == nil && ok {
+		err = w.shape(l.shape)
+	}
+	w.depth = 0
+	if err != nil {
+		return nil, err
+	}
+	return w.out, w.m.Clear()
 }
 
 // decodeRuns is how often a decode step is timed; the fastest counts. The costs of cells are differences of these.
@@ -107,14 +152,14 @@ const decodeRuns = 3
 const slowShape = 300 * time.Millisecond
 
 // shape runs a shape and, to measure it, again.
-func (w *warmer) shape(s batch.Shape, measure bool) error {
+func (w *warmer) shape(s batch.Shape) error {
 	w.progress(min(1, float64(w.done)/float64(w.total)))
 	w.done++
 	if w.ctx.Err() != nil {
 		return context.Cause(w.ctx)
 	}
 	if time.Now().After(w.until) {
-		w.missed++
+		w.missed = append(w.missed, later{s, w.depth > 0})
 		return nil
 	}
 	began := time.Now()
@@ -122,9 +167,6 @@ func (w *warmer) shape(s batch.Shape, measure bool) error {
 		return err
 	}
 	first := time.Since(began)
-	if !measure {
-		return nil
-	}
 	took := time.Duration(0)
 	for n := 0; n == 0 || (n < decodeRuns && s.Prefill == 0); n++ {
 		began = time.Now()
@@ -202,16 +244,25 @@ func (w *warmer) cut() error {
 	return nil
 }
 
-// fill gives every sequence the same tokens, as many as there is room for. ok is false when there is no room, no time left, or
-// the model cannot do what it takes.
-func (w *warmer) fill() (ok bool, err error) {
-	c := &w.cfg
-	room := c.Context - c.Chunk
-	if c.Layout == batch.LayoutUnified {
-		room = min(room, c.Cells-2*c.Chunk)
+// deepest is how many tokens every sequence can be given behind which shapes still fit.
+func (w *warmer) deepest() int {
+	room := w.cfg.Context - w.cfg.Chunk
+	if w.cfg.Layout == batch.LayoutUnified {
+		room = min(room, w.cfg.Cells-2*w.cfg.Chunk)
 	}
-	depth := int32(min(warmUpDepth, room))
-	if depth < warmUpLeast || c.NoCopy || c.NoTrim || c.Recurrent || c.Window > 0 || time.Now().After(w.until) {
+	return min(warmUpDepth, room)
+}
+
+// deepens says whether the model can be warmed up behind a long context: there is room, and it can do what fill takes.
+func (w *warmer) deepens() bool {
+	c := &w.cfg
+	return w.deepest() >= warmUpLeast && !c.NoCopy && !c.NoTrim && !c.Recurrent && c.Window == 0
+}
+
+// fill gives every sequence the same tokens. ok is false when that cannot be, or when there is no time left.
+func (w *warmer) fill() (ok bool, err error) {
+	c, depth := &w.cfg, int32(w.deepest())
+	if !w.deepens() || time.Now().After(w.until) {
 		return false, nil
 	}
 	if err := w.m.Clear(); err != nil {
