@@ -34,6 +34,9 @@ func (s *Scheduler) admit() {
 			r.skip = s.step.Number
 			continue
 		}
+		if s.copied > 0 && float64(s.copied+1)*s.copyTime() > copyLimit {
+			return
+		}
 		if s.running >= s.cfg.MaxRunning {
 			if !s.yield(r, &committed) {
 				return
@@ -221,7 +224,7 @@ func (s *Scheduler) replenish(class engine.Priority) {
 
 // seat gives r an id that holds the first m.N of its tokens. It fails when no id can be had.
 func (s *Scheduler) seat(r *run, m prefix.Match) bool {
-	id := s.seatID(&m)
+	id := s.seatID(r, &m)
 	if id < 0 {
 		return false
 	}
@@ -254,7 +257,7 @@ func (s *Scheduler) occupy(r *run, id int, n int32) {
 
 // seatID returns an id below Sequences that belongs to nobody and holds exactly m.N tokens of the matched prefix. It may lower
 // m.N when the prefix cannot be had. -1: there is no id.
-func (s *Scheduler) seatID(m *prefix.Match) int {
+func (s *Scheduler) seatID(r *run, m *prefix.Match) int {
 	src := int(m.ID)
 	if src >= 0 && s.useOf(src, m.N) {
 		s.tree.Touch(src, s.now, true)
@@ -267,8 +270,16 @@ func (s *Scheduler) seatID(m *prefix.Match) int {
 		s.tree.Remove(src)
 		return src
 	}
+	if src >= 0 && s.cfg.Layout == LayoutStreams && s.recompute(m.N) <= s.copyTime() {
+		src, m.N = -1, 0 // computing it again is no slower
+	}
+	if id := s.cutID(r, m.N); src >= 0 && id >= 0 {
+		s.tree.Remove(id)
+		s.remove(id, m.N)
+		return id
+	}
 	id := -1
-	if !s.cfg.NoCopy || src < 0 {
+	if (!s.cfg.NoCopy || src < 0) && !(idle && src >= 0 && s.cutRather(src)) {
 		id = s.freeID(src)
 	}
 	switch {
@@ -344,8 +355,11 @@ func (s *Scheduler) moveCached(from, to int) {
 // there is no empty id near them, the lowest id that does not run is cleared, by moving its cached prefix up: a copy of
 // one buffer, once, against a few padding rows or another evaluation in every step.
 func (s *Scheduler) denseID(keep, empty int) int {
-	if empty >= 0 && empty <= s.running+maxGap/4 {
+	if empty >= 0 && (empty <= s.running+maxGap/4 || s.running == 0) {
 		return empty
+	}
+	if s.running == 0 {
+		return s.evictID(keep, s.cfg.Sequences)
 	}
 	low := -1
 	for id, r := range s.runs[:s.cfg.Sequences] {
@@ -359,6 +373,9 @@ func (s *Scheduler) denseID(keep, empty int) int {
 		return low
 	case empty >= 0 && low > s.running+maxGap/4:
 		return empty
+	case s.reuse*s.recompute(s.mem.lens[low]) <= s.copyTime(): // what it would save, if it is of use at all
+		s.evictAll(low)
+		return low
 	case empty < 0:
 		if empty = s.evictID(keep, s.cfg.Sequences); empty == low {
 			return low
@@ -366,6 +383,72 @@ func (s *Scheduler) denseID(keep, empty int) int {
 	}
 	s.moveCached(low, empty)
 	return low
+}
+
+const (
+	// copyLimit bounds the copies of sequences in one step, in seconds: everybody waits for them.
+	copyLimit = 0.025
+	// copyUnknown is taken for the time of a copy until it was measured.
+	copyUnknown = 0.002
+)
+
+// copyTime is what it takes to copy a sequence, in seconds; in the unified layout that moves nothing.
+func (s *Scheduler) copyTime() float64 {
+	switch {
+	case s.cfg.Layout != LayoutStreams:
+		return 0
+	case s.cfg.CopyTime == 0:
+		return copyUnknown
+	}
+	return s.cfg.CopyTime.Seconds()
+}
+
+// recompute is what it takes to compute n tokens again, in seconds.
+func (s *Scheduler) recompute(n int32) float64 {
+	perToken := s.cost.perToken(int(n)/2, s.cfg.Chunk)
+	if perToken == 0 {
+		perToken = 1e-3
+	}
+	return float64(n) * perToken
+}
+
+// cutTrust is the chance that a conversation goes on which is cut to its beginning: then its end is computed again.
+const cutTrust = 0.5
+
+// cutID returns an idle id that holds n tokens of the run, and so little behind them that losing it costs less than a copy; -1: there
+// is none. It is for streams, and near the running ids.
+func (s *Scheduler) cutID(r *run, n int32) int {
+	if s.cfg.Layout != LayoutStreams || s.cfg.NoTrim || n == 0 {
+		return -1
+	}
+	m := s.tree.Match(r.job.key, r.job.Prompt, r.gen, s.idle)
+	id := int(m.ID)
+	if m.N < n || id > s.running+maxGap/4 || cutTrust*s.recompute(s.mem.lens[id]-n) > s.copyTime() {
+		return -1
+	}
+	return id
+}
+
+// usableIdle is usablePrefix for ids that do not run.
+func (s *Scheduler) usableIdle(id int, n int32) int32 {
+	if s.runs[id] != nil {
+		return 0
+	}
+	return s.usablePrefix(id, n)
+}
+
+// cutRather says that a cached prefix should be shortened in place instead of being copied: in streams, where a copy has a price and
+// another cached prefix would have to go for it that is worth as much.
+func (s *Scheduler) cutRather(src int) bool {
+	if s.cfg.Layout != LayoutStreams || src >= s.cfg.Sequences || s.cfg.NoTrim || s.emptyID(0, s.cfg.Sequences) >= 0 {
+		return false
+	}
+	for id, r := range s.runs[:s.cfg.Sequences] {
+		if r == nil && id != src && 2*s.value(id) < s.value(src) {
+			return false
+		}
+	}
+	return true
 }
 
 func (s *Scheduler) lastUse(id int) time.Duration {

@@ -72,6 +72,8 @@ type Config struct {
 	// MinShare is the shortest cached prefix that a request starts from, in tokens: sharing scans all cells in LayoutUnified
 	// and copies a whole buffer in LayoutStreams; 0: 16 and 64.
 	MinShare int
+	// CopyTime is what copying one sequence takes in LayoutStreams, whatever its length; 0: unknown.
+	CopyTime time.Duration
 	// TenantCache keeps the prefixes of different tenants apart.
 	TenantCache bool
 	// QueueLimit bounds waiting requests; 0: 512.
@@ -105,7 +107,7 @@ func (c *Config) Validate() error {
 		return bad("Outputs", "must not be negative")
 	case c.Window < 0 || (c.Window > 0 && c.WindowCells < c.Window+c.Chunk):
 		return bad("WindowCells", "must hold one window and one chunk")
-	case c.ITLTarget < 0 || c.IdleTarget < 0 || c.MinPrefill < 0 || c.FollowMin < 0 || c.MinShare < 0 || c.QueueLimit < 0:
+	case c.ITLTarget < 0 || c.IdleTarget < 0 || c.MinPrefill < 0 || c.FollowMin < 0 || c.MinShare < 0 || c.QueueLimit < 0 || c.CopyTime < 0:
 		return bad("ITLTarget", "and the other limits must not be negative")
 	}
 	return nil

@@ -211,6 +211,11 @@ func (l *clients) run() {
 			l.t.Fatalf("idle with %d requests: %+v", len(l.live), l.s.Stats())
 		}
 		d := l.gpu.time(st, l.s.Stats().Span)
+		for _, op := range st.Ops {
+			if op.Kind == batch.OpCopy && l.gpu.streams {
+				d += l.cfg.CopyTime
+			}
+		}
 		if st.Prefills == 0 && st.Decodes > 0 {
 			l.steps = append(l.steps, d)
 		}
@@ -275,7 +280,7 @@ var trace = flag.Bool("steps", false, "log every simulated step with prefill row
 
 var layouts = []batch.Config{
 	{Cells: 65536, Context: 16384, Sequences: 64, Parking: 128, MaxRunning: 32, Chunk: 512, Outputs: 64},
-	{Layout: batch.LayoutStreams, Context: 16384, Sequences: 40, MaxRunning: 32, Chunk: 512, Outputs: 64},
+	{Layout: batch.LayoutStreams, Context: 16384, Sequences: 40, MaxRunning: 32, Chunk: 512, Outputs: 64, CopyTime: 10 * time.Millisecond},
 }
 
 // closedLoop is n clients that send random prompts of about 330 tokens and want 128 tokens, one after the other.

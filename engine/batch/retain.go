@@ -22,6 +22,9 @@ func (s *Scheduler) remove(id int, n int32) {
 func (s *Scheduler) copy(src, dst int, n int32) {
 	s.ops = s.copyOps(s.ops, src, dst, n)
 	s.mem.copy(src, dst, n)
+	if s.cfg.Layout == LayoutStreams {
+		s.copied++
+	}
 }
 
 func (s *Scheduler) copyOps(ops []Op, src, dst int, n int32) []Op {
@@ -203,12 +206,17 @@ func (s *Scheduler) evictID(keep, top int) int {
 		}
 	}
 	if best >= 0 {
-		s.stats.Evictions++
-		s.stats.EvictedCells += uint64(s.mem.alone(best))
-		s.haunt(best)
-		s.drop(best)
+		s.evictAll(best)
 	}
 	return best
+}
+
+// evictAll empties an id that holds a cached prefix.
+func (s *Scheduler) evictAll(id int) {
+	s.stats.Evictions++
+	s.stats.EvictedCells += uint64(s.mem.alone(id))
+	s.haunt(id)
+	s.drop(id)
 }
 
 // matchOf looks a run up in the prefix cache.

@@ -31,26 +31,27 @@ type Scheduler struct {
 	running  int
 	arrivals uint64
 
-	step       Step
-	planned    bool // between Plan and Commit
-	dead       bool // after a fatal code
-	ops        []Op // since the last Plan
-	pending    []Event
-	events     []Event   // of the last Commit
-	decodes    []*run    // with a decode row in the step that is planned, by id
-	prefills   []*run    // with prefill rows in it, in order of service; while planning all that could have some
-	sampled    []*run    // parallel to step.Samples
-	forks      []*run    // choices that begin in the step that is planned, from another one's prompt
-	load       load      // of the step that is planned
-	loads      load      // scratch
-	candidates []packing // scratch
-	above      []int32   // scratch
-	usable     prefix.Usable
+	step         Step
+	planned      bool // between Plan and Commit
+	dead         bool // after a fatal code
+	ops          []Op // since the last Plan
+	pending      []Event
+	events       []Event   // of the last Commit
+	decodes      []*run    // with a decode row in the step that is planned, by id
+	prefills     []*run    // with prefill rows in it, in order of service; while planning all that could have some
+	sampled      []*run    // parallel to step.Samples
+	forks        []*run    // choices that begin in the step that is planned, from another one's prompt
+	load         load      // of the step that is planned
+	loads        load      // scratch
+	candidates   []packing // scratch
+	above        []int32   // scratch
+	usable, idle prefix.Usable
 
 	lastPrefill bool // the last step had prefill rows alone
 	fed         bool // prefill rows alone since the last step with decode rows
 	sinceGrant  int  // decode-only steps since prefill rows were last granted
 	preempted   bool // in the step that is planned
+	copied      int  // sequences, in the step that is planned
 	caution     uint // halvings of the chunk after mismatches
 	mismatches  int  // in a row
 	scratch     []Row
@@ -78,7 +79,7 @@ func New(cfg Config) (*Scheduler, error) {
 		return nil, err
 	}
 	s := &Scheduler{jobs: map[JobID]*job{}, tenants: map[string]*tenant{}, output: 128, reuse: reuseStart}
-	s.usable = s.usablePrefix
+	s.usable, s.idle = s.usablePrefix, s.usableIdle
 	s.isRunning = func(id int) bool { return s.runs[id] != nil }
 	s.reset(cfg.withDefaults())
 	return s, nil

@@ -27,6 +27,9 @@ func prepareLayout(ctx context.Context, m Model, cfg batch.Config, until time.Ti
 		return st, err
 	}
 	st.costs, st.warmer, err = warmUp(ctx, m, st.cfg, until, brief, log, func(f float64) { progress("warm-up", f) })
+	if st.warmer != nil {
+		st.cfg.CopyTime = st.warmer.copyTime
+	}
 	return st, err
 }
 
@@ -77,7 +80,7 @@ func bothLayouts(ctx context.Context, m Model, first layoutState, until time.Tim
 		cfg.TenantCache, cfg.QueueLimit, cfg.ITLTarget = first.cfg.TenantCache, first.cfg.QueueLimit, first.cfg.ITLTarget
 		cfg.NoPad = first.cfg.NoPad
 		var st layoutState
-		if st, err = prepareLayout(ctx, m, cfg, until, true, log, progress); err == nil {
+		if st, err = prepareLayout(ctx, m, cfg, until, time.Until(until) < fullWarmUp, log, progress); err == nil {
 			states[there] = st
 		}
 	}
@@ -99,6 +102,9 @@ func bothLayouts(ctx context.Context, m Model, first layoutState, until time.Tim
 	}
 	return first, states, costs, auto, nil
 }
+
+// fullWarmUp is how much time must be left to run all shapes of the other layout, too.
+const fullWarmUp = 8 * time.Second
 
 // The load that the first layout is chosen for: sequences, tokens of each, and the share of steps with prefill rows.
 const (

@@ -36,7 +36,8 @@ const essential = 2
 // warmUp decodes every shape that the planner will use, on an empty and on a filled memory, because backends compile
 // pipelines and allocate buffers at the first use of a shape: up to 11 s that would otherwise land in somebody's first
 // request. Backends that compute on the CPU have nothing to compile: one small step pages the weights in, which is what it
-// is for there. It stops early at until. brief leaves out what another layout of the same model has compiled.
+// is for there. It stops early at until, but not before the essential shapes. brief asks for no more than what two layouts are
+// compared by.
 //
 // It returns what shapes took when they ran a second time, which teaches the scheduler's cost model, and what is left for later.
 func warmUp(ctx context.Context, m Model, cfg batch.Config, until time.Time, brief bool, log *slog.Logger, progress func(float64)) ([]warmed, *warmer, error) {
@@ -51,10 +52,12 @@ func warmUp(ctx context.Context, m Model, cfg batch.Config, until time.Time, bri
 	shapes := batch.WarmupShapes(cfg)
 	w.total = 2 * len(shapes)
 	first, rest := shapes[:min(essential, len(shapes))], shapes[min(essential, len(shapes)):]
+	w.must = !brief
 	for _, part := range [][]batch.Shape{first, rest} {
 		if err := w.both(part, brief); err != nil {
 			return nil, nil, err
 		}
+		w.must = false
 	}
 	if !brief {
 		if err := rehearse(ctx, m, cfg, w.out, until); err != nil {
@@ -72,7 +75,8 @@ func warmUp(ctx context.Context, m Model, cfg batch.Config, until time.Time, bri
 func (w *warmer) both(shapes []batch.Shape, brief bool) error {
 	w.depth = 0
 	for _, s := range shapes {
-		if brief && !costly(&w.cfg, s) {
+		if brief && !comparable(s) {
+			w.done++
 			continue
 		}
 		if err := w.shape(s); err != nil {
@@ -85,7 +89,7 @@ func (w *warmer) both(shapes []batch.Shape, brief bool) error {
 	}
 	for _, s := range shapes {
 		switch {
-		case !costly(&w.cfg, s) || !w.deepens():
+		case !costly(&w.cfg, s) || !w.deepens() || brief && !comparable(s):
 			w.done++
 		case !ok:
 			w.missed = append(w.missed, later{s, true})
@@ -103,6 +107,16 @@ func costly(cfg *batch.Config, s batch.Shape) bool {
 	return s.Decode > 0 || s.Prompts > 0 || s.Prefill == cfg.Chunk || s.Prefill == 128 || s.Prefill == 256
 }
 
+// comparable says whether a shape is what layouts are compared by.
+func comparable(s batch.Shape) bool {
+	switch s {
+	case batch.Shape{Decode: 1}, batch.Shape{Decode: costRows}, batch.Shape{Prefill: evaluationRows},
+		batch.Shape{Decode: costRows, Prefill: evaluationRows - costRows}:
+		return true
+	}
+	return false
+}
+
 // warmer is a warm-up under way.
 type warmer struct {
 	ctx         context.Context
@@ -112,9 +126,11 @@ type warmer struct {
 	until       time.Time
 	progress    func(float64)
 	done, total int
-	missed      []later // what there was no time for
-	depth       int32   // tokens of every sequence between two shapes
-	lens        []int32 // tokens of each
+	must        bool          // whatever the time
+	missed      []later       // what there was no time for
+	copyTime    time.Duration // of one sequence, in streams
+	depth       int32         // tokens of every sequence between two shapes
+	lens        []int32       // tokens of each
 	rows        []batch.Row
 	out         []warmed
 }
@@ -158,7 +174,7 @@ func (w *warmer) shape(s batch.Shape) error {
 	if w.ctx.Err() != nil {
 		return context.Cause(w.ctx)
 	}
-	if time.Now().After(w.until) {
+	if !w.must && time.Now().After(w.until) {
 		w.missed = append(w.missed, later{s, w.depth > 0})
 		return nil
 	}
@@ -262,7 +278,7 @@ func (w *warmer) deepens() bool {
 // fill gives every sequence the same tokens. ok is false when that cannot be, or when there is no time left.
 func (w *warmer) fill() (ok bool, err error) {
 	c, depth := &w.cfg, int32(w.deepest())
-	if !w.deepens() || time.Now().After(w.until) {
+	if !w.deepens() || !w.must && time.Now().After(w.until) {
 		return false, nil
 	}
 	if err := w.m.Clear(); err != nil {
@@ -271,14 +287,29 @@ func (w *warmer) fill() (ok bool, err error) {
 	if err := prefillSequence(w.m, c.Chunk, 0, int(depth)); err != nil {
 		return false, err
 	}
-	for id := 1; id < c.Sequences; id++ {
-		if err := w.m.Copy(0, int32(id), 0, -1); err != nil {
-			return false, err
-		}
-	}
 	w.depth = depth
 	for id := range w.lens {
 		w.lens[id] = depth
+	}
+	// In streams the library copies when the next step is computed: the same step before, with, and after the copies.
+	var took [3]time.Duration
+	for i := range took {
+		if i == 1 {
+			for id := 1; id < c.Sequences; id++ {
+				if err := w.m.Copy(0, int32(id), 0, -1); err != nil {
+					return false, err
+				}
+			}
+		}
+		began := time.Now()
+		if err := w.run(batch.Shape{Decode: 1}); err != nil {
+			return false, err
+		}
+		took[i] = time.Since(began)
+	}
+	if c.Layout == batch.LayoutStreams && c.Sequences > 1 {
+		w.copyTime = max(time.Microsecond, (took[1]-took[2])/time.Duration(c.Sequences-1))
+		w.log.Debug("copies of a sequence", "took", w.copyTime)
 	}
 	return true, nil
 }
