@@ -149,48 +149,90 @@ func (s *Scheduler) rest(rows int32, large packing) float64 {
 	return t + last
 }
 
-// packMany tries the first prompts together, each with all that it needs.
+const (
+	// packingTrust is how much later the mean prompt may end for the sake of the load as a whole.
+	packingTrust = 1.05
+	// packingGain is how much sooner the last prompt must end to compute several at once.
+	packingGain = 0.97
+	// packingMost bounds the prompts that are tried together.
+	packingMost = 16
+)
+
+// packMany compares the best for one prompt, after which it is done in whole seconds, with the first prompts together: as many
+// rows for each as the first one needs, or all that they need.
 func (s *Scheduler) packMany(best packing, whole, base, slack float64) packing {
-	rate := 0.0 // prompts per second of the best so far
-	if best.k > 0 {
-		rate = 1 / whole
+	large := best
+	if best.k == 0 {
+		return best
 	}
-	each := int32(0)
-	for k := 1; k <= min(len(s.prefills), s.cfg.Outputs-len(s.decodes)); k++ {
+	for _, p := range s.candidates {
+		if p.extra <= slack && float64(p.each)/p.extra > float64(large.each)/large.extra {
+			large = p
+		}
+	}
+	first := s.stopOf(s.prefills[0]) - s.prefills[0].have
+	longest, saved := first, 0.0
+	done, mean := whole, whole // one after the other: when the last one ends, and the sum of all ends
+	for k := 2; k <= min(len(s.prefills), s.cfg.Outputs-len(s.decodes), packingMost); k++ {
 		r := s.prefills[k-1]
-		each = max(each, s.stopOf(r)-r.have)
-		if int(each)*k > s.room() {
+		left := s.stopOf(r) - r.have
+		longest = max(longest, left)
+		done += s.rest(left, large)
+		mean += done
+		if int(first)*k > s.room() {
 			break
 		}
-		if k == 1 {
-			continue
-		}
-		s.candidates = s.candidates[:0]
-		s.tryMany(k, each, base)
-		for _, p := range s.candidates {
-			// Packed, all end at once; one after the other, the mean prompt ends after half of the time.
-			if p.extra <= slack && float64(k)/p.extra > rate && (best.k == 0 || p.extra <= float64(k+1)/2*whole*packingTrust) {
-				best, rate = p, float64(k)/p.extra
+		s.packs = s.packs[:0]
+		s.tryMany(k, first, longest, base)
+		for _, p := range s.packs {
+			end, sum := s.endOf(p, large)
+			if p.extra <= slack && end < done*packingGain && sum <= mean*packingTrust && done-end > saved {
+				best, saved = p, done-end
 			}
 		}
 	}
 	return best
 }
 
-// packingTrust is how much later the mean prompt may end for the sake of the load as a whole.
-const packingTrust = 1.05
-
-// tryMany proposes k prompts of at most each rows: padded to each, and to the next size that k prompts can share.
-func (s *Scheduler) tryMany(k int, each int32, base float64) {
-	if !s.canFill(k, each) {
-		s.try(packing{k: k, each: each}, base)
-		return
+// endOf estimates when the last prompt of a packing ends, and the sum of all their ends.
+func (s *Scheduler) endOf(p, large packing) (end, sum float64) {
+	end = p.extra
+	for _, r := range s.prefills[:p.k] {
+		if left := s.stopOf(r) - r.have - p.each; left > 0 {
+			end += s.rest(left, large)
+			sum += end
+			continue
+		}
+		sum += p.extra
 	}
-	s.try(packing{k: k, each: each, to: each}, base)
-	beside := s.beside()
-	size := sizes[sizeOf((each+beside)*int32(k))]
-	if to := size/int32(k) - beside; size%int32(k) == 0 && to > each && int(to)*k <= s.room() && s.canFill(k, to) {
-		s.try(packing{k: k, each: each, to: to}, base)
+	return end, sum
+}
+
+// tryMany proposes rows for each of k prompts in s.packs: the first one's, the longest one's, and what makes the next sizes.
+func (s *Scheduler) tryMany(k int, first, longest int32, base float64) {
+	n := int32(k)
+	try := func(each int32) {
+		p := packing{k: k, each: each}
+		if s.canFill(k, each) {
+			p.to = each
+		}
+		if int(each)*k > s.room() || p.to == 0 && first != longest {
+			return
+		}
+		if t, ok := s.timeOf(p); ok {
+			p.extra = max(t-base, leastStep)
+			s.packs = append(s.packs, p)
+		}
+	}
+	try(first)
+	if longest > first {
+		try(longest)
+	}
+	for i, tried := sizeOf(first*n), 0; i < len(sizes) && tried < 2; i++ {
+		if each := sizes[i] / n; sizes[i]%n == 0 && each > first {
+			try(each)
+			tried++
+		}
 	}
 }
 

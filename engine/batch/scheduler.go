@@ -44,6 +44,7 @@ type Scheduler struct {
 	load         load      // of the step that is planned
 	loads        load      // scratch
 	candidates   []packing // scratch
+	packs        []packing // scratch
 	above        []int32   // scratch
 	usable, idle prefix.Usable
 
@@ -107,6 +108,22 @@ func (s *Scheduler) Relayout(cfg Config) error {
 		return ErrBusy
 	}
 	s.reset(cfg.withDefaults())
+	for _, r := range s.waiting {
+		r.match, r.matched, r.skip = prefix.Match{ID: -1, Leader: -1}, 0, 0
+	}
+	return nil
+}
+
+// Clear forgets every cached prefix, after which the caller clears the context's memory. Queued jobs and what was learned about
+// costs stay. It returns ErrBusy when a choice is running.
+func (s *Scheduler) Clear() error {
+	if s.running > 0 || s.planned {
+		return ErrBusy
+	}
+	ids := len(s.runs)
+	s.mem, s.tree = newMemory(&s.cfg), prefix.NewTree(ids)
+	s.ops = s.ops[:0]
+	clear(s.rent)
 	for _, r := range s.waiting {
 		r.match, r.matched, r.skip = prefix.Match{ID: -1, Leader: -1}, 0, 0
 	}

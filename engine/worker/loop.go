@@ -156,14 +156,24 @@ func (l *loop) run() error {
 	}
 }
 
-// warmLater runs one of the shapes that start-up had no time for, if there is one and the memory is empty.
+// warmRoom is how many cells of cached prefixes may go for warming up: computing them again takes less time than the one step
+// that meets a new shape.
+const warmRoom = 4096
+
+// warmLater runs one of the shapes that start-up had no time for, if there is one, nothing to do and little to lose.
 func (l *loop) warmLater() (bool, error) {
 	if l.later == nil || len(l.later.missed) == 0 {
 		l.later = nil
 		return false, nil
 	}
-	if st := l.sched.Stats(); st.CellsUsed > 0 || st.Jobs > 0 || len(l.sessions) > 0 {
+	if st := l.sched.Stats(); st.CellsUsed > warmRoom || st.Jobs > 0 || len(l.sessions) > 0 {
 		return false, nil
+	}
+	if err := l.sched.Clear(); err != nil {
+		return false, fmt.Errorf("%w: warm up: %w", ErrBackend, err)
+	}
+	if err := l.model.Clear(); err != nil {
+		return false, fmt.Errorf("%w: warm up: %w", ErrBackend, err)
 	}
 	costs, err := l.later.next()
 	if err != nil {

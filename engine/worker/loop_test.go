@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -680,6 +681,39 @@ func TestWarmUpEndsInTimeAndGoesOnLater(t *testing.T) {
 	l.sessions[newSession()] = 1
 	if more, err := l.warmLater(); more || err != nil || len(w.missed) != 1 {
 		t.Errorf("a request waits, %v %v", more, err)
+	}
+}
+
+// The prefix that an answer left goes for a shape that is still to be warmed up, and answers stay right.
+func TestWarmUpBetweenAnswers(t *testing.T) {
+	m := newFakeModel(batch.Config{Cells: 4096, Context: 1024, Sequences: 8, Parking: 8, Chunk: 128, Outputs: 8})
+	m.async = true
+	l, err := newLoop(m, m.cfg, io.Discard, testLog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, w, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(-time.Second), false, testLog(t), func(float64) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.later = w
+	t.Cleanup(func() { // behind newRigOf's, which ends the loop
+		if len(w.missed) != 0 {
+			t.Errorf("%d shapes were left in spite of idle time", len(w.missed))
+		}
+	})
+	var steps atomic.Int64
+	m.decode = func([]batch.Row) { steps.Add(1) }
+	r := newRigOf(t, m, l)
+	p := prompt(60, 2)
+	for range 2 {
+		o := r.result(r.submit(request(p, 10)))
+		if !slices.Equal(o.tokens[0], truth(p, 10)) {
+			t.Errorf("%v", o.tokens[0])
+		}
+		for before := int64(-1); before != steps.Load(); time.Sleep(100 * time.Millisecond) { // until it rests
+			before = steps.Load()
+		}
 	}
 }
 
