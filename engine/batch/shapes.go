@@ -40,8 +40,9 @@ func WarmupShapes(cfg Config) []Shape {
 		}
 	}
 	add(Shape{Decode: 1})
+	add(Shape{Prefill: min(64, cfg.Chunk)})
 	add(Shape{Prefill: cfg.Chunk})
-	for _, p := range [...]int{128, 256, 64} { // small tiles, and full ones
+	for _, p := range [...]int{128, 256} { // small tiles, and full ones
 		add(Shape{Prefill: min(p, cfg.Chunk)})
 	}
 	for _, d := range [...]int{2, 4, 8} {

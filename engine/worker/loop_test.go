@@ -651,7 +651,7 @@ func TestWarmUpEndsInTimeAndGoesOnLater(t *testing.T) {
 	m := newFakeModel(batch.Config{Cells: 4096, Context: 1024, Sequences: 8, Parking: 8, Chunk: 128, Outputs: 8})
 	m.async = true
 	costs, w, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(-time.Second), false, testLog(t), func(float64) {})
-	if err != nil || len(costs) != 2*essential || len(w.missed) < len(batch.WarmupShapes(m.cfg)) {
+	if err != nil || len(costs) < essential || len(costs) > 2*essential || len(w.missed) < len(batch.WarmupShapes(m.cfg)) {
 		t.Fatalf("%d shapes after the end, %v", len(costs), err)
 	}
 	l, err := newLoop(m, m.cfg, io.Discard, testLog(t))

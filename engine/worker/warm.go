@@ -30,13 +30,19 @@ type warmed struct {
 	duration time.Duration
 }
 
-// essential is how many of batch.WarmupShapes' first shapes every request meets.
-const essential = 2
+const (
+	// essential is how many of batch.WarmupShapes' first shapes every request meets.
+	essential = 3
+	// probe is the prompt of the second of them, and slowProbe how long it takes, compiled, where it is computing that takes the
+	// time: an integrated GPU, or a software driver. There a shape runs once, and nothing is run later, when it would be in the way.
+	probe     = 64
+	slowProbe = 150 * time.Millisecond
+)
 
 // warmUp decodes every shape that the planner will use, on an empty and on a filled memory, because backends compile
 // pipelines and allocate buffers at the first use of a shape: up to 11 s that would otherwise land in somebody's first
 // request. Backends that compute on the CPU have nothing to compile: one small step pages the weights in, which is what it
-// is for there. It stops early at until, but not before the essential shapes. brief asks for no more than what two layouts are
+// is for there. It stops early at until, but not before the essential shapes on a fast device. brief asks for no more than what two layouts are
 // compared by.
 //
 // It returns what shapes took when they ran a second time, which teaches the scheduler's cost model, and what is left for later.
@@ -64,7 +70,11 @@ func warmUp(ctx context.Context, m Model, cfg batch.Config, until time.Time, bri
 			return nil, nil, fmt.Errorf("rehearse: %w", err)
 		}
 	}
-	if len(w.missed) > 0 {
+	switch {
+	case len(w.missed) > 0 && w.slow:
+		log.Warn("the device is slow: the warm-up was cut short", "shapes_left", len(w.missed), "of", w.total)
+		w.missed = nil
+	case len(w.missed) > 0:
 		log.Warn("the warm-up ran out of time: the rest follows while the model is idle", "shapes_left", len(w.missed), "of", w.total)
 	}
 	progress(1)
@@ -126,7 +136,9 @@ type warmer struct {
 	until       time.Time
 	progress    func(float64)
 	done, total int
-	must        bool          // whatever the time
+	must        bool          // whatever the time, unless the device is slow
+	slow        bool          // the device is
+	perRow      time.Duration // of a prompt, on a slow device
 	missed      []later       // what there was no time for
 	copyTime    time.Duration // of one sequence, in streams
 	depth       int32         // tokens of every sequence between two shapes
@@ -174,7 +186,7 @@ func (w *warmer) shape(s batch.Shape) error {
 	if w.ctx.Err() != nil {
 		return context.Cause(w.ctx)
 	}
-	if !w.must && time.Now().After(w.until) {
+	if w.late(s.Rows()) {
 		w.missed = append(w.missed, later{s, w.depth > 0})
 		return nil
 	}
@@ -184,7 +196,10 @@ func (w *warmer) shape(s batch.Shape) error {
 	}
 	first := time.Since(began)
 	took := time.Duration(0)
-	for n := 0; n == 0 || (n < decodeRuns && s.Prefill == 0); n++ {
+	if w.slow {
+		took = first
+	}
+	for n := 0; !w.slow && (n == 0 || n < decodeRuns && s.Prefill == 0); n++ {
 		began = time.Now()
 		if err := w.run(s); err != nil {
 			return err
@@ -192,6 +207,9 @@ func (w *warmer) shape(s batch.Shape) error {
 		if d := time.Since(began); n == 0 || d < took {
 			took = d
 		}
+	}
+	if s.Decode == 0 && s.Prefill == probe && took > slowProbe {
+		w.slow, w.perRow = true, took/probe
 	}
 	if first > slowShape && first > 3*took {
 		w.log.Info("a shape was slow the first time", "decode", s.Decode, "prefill", s.Prefill, "prompts", s.Prompts,
@@ -260,6 +278,14 @@ func (w *warmer) cut() error {
 	return nil
 }
 
+// isSlow says that measuring takes too long on this device; a nil warmer is not.
+func (w *warmer) isSlow() bool { return w != nil && w.slow }
+
+// late says that there is no time for a number of rows.
+func (w *warmer) late(rows int) bool {
+	return (!w.must || w.slow) && time.Now().Add(w.perRow*time.Duration(rows)).After(w.until)
+}
+
 // deepest is how many tokens every sequence can be given behind which shapes still fit.
 func (w *warmer) deepest() int {
 	room := w.cfg.Context - w.cfg.Chunk
@@ -278,7 +304,7 @@ func (w *warmer) deepens() bool {
 // fill gives every sequence the same tokens. ok is false when that cannot be, or when there is no time left.
 func (w *warmer) fill() (ok bool, err error) {
 	c, depth := &w.cfg, int32(w.deepest())
-	if !w.deepens() || !w.must && time.Now().After(w.until) {
+	if !w.deepens() || w.late(w.deepest()) {
 		return false, nil
 	}
 	if err := w.m.Clear(); err != nil {
