@@ -31,6 +31,9 @@ func (s *Scheduler) choosePrefills() {
 		}()
 	}
 	p := s.pack(base*float64(min(1, len(s.decodes))), target-base)
+	if len(decodes) == 0 && p.each <= 0 { // a device on which nothing fits must still go on
+		p = s.least()
+	}
 	switch {
 	case len(decodes) > 0 && !s.granted(&p, base, target):
 		s.prefills = s.prefills[:0]
@@ -126,7 +129,7 @@ func (s *Scheduler) stepTarget(base float64) float64 {
 // granted reports whether prefill rows are due beside decode rows. What does not fit into the target comes every m steps, so
 // that the mean time between tokens meets it, but at least a quarter of the time goes to prefill.
 func (s *Scheduler) granted(p *packing, base, target float64) bool {
-	least := packing{k: 1, each: min(int32(s.cfg.MinPrefill), s.stopOf(s.prefills[0])-s.prefills[0].have, int32(s.room()))}
+	least := s.least()
 	if least.each <= 0 {
 		return false
 	}
@@ -154,6 +157,11 @@ func (s *Scheduler) granted(p *packing, base, target float64) bool {
 	}
 	s.sinceGrant = 0
 	return true
+}
+
+// least is the smallest chunk that is worth a step.
+func (s *Scheduler) least() packing {
+	return packing{k: 1, each: min(int32(s.cfg.MinPrefill), s.stopOf(s.prefills[0])-s.prefills[0].have, int32(s.room()))}
 }
 
 // room is how many prefill rows a step can have at most.

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"hearth/engine"
 	"hearth/engine/batch"
@@ -138,4 +139,31 @@ func randomJob(rng *rand.Rand, ps *prompts, cfg batch.Config, id batch.JobID) ba
 		j.Marks = append(j.Marks, m)
 	}
 	return j
+}
+
+// A device so slow that no chunk meets a target goes on all the same, in small chunks, in both layouts and without attention.
+func TestSlowDeviceGoesOn(t *testing.T) {
+	for name, cfg := range variants {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, cfg)
+			w.step = 5 * time.Second
+			for i := range 3 {
+				prompt := make([]engine.Token, min(cfg.Context/2, 90))
+				for k := range prompt {
+					prompt[k] = engine.Token((k*7 + i) % vocab)
+				}
+				w.must(w.submit(batch.Job{ID: batch.JobID(i + 1), Prompt: prompt, MaxTokens: 4, Cache: true}))
+			}
+			for i := 0; w.turn(); i++ {
+				if i > 2000 {
+					t.Fatal("it never ends")
+				}
+			}
+			for id, wj := range w.jobs {
+				if len(wj.finished) == 0 {
+					t.Errorf("job %d did not end", id)
+				}
+			}
+		})
+	}
 }
