@@ -161,7 +161,7 @@ func (m *model) chatContext() error {
 // answers flowing; and a step of a prompt alone may last a second, which costs nothing but the wait of a cancel.
 const (
 	cpuMinPrefill = 16
-	cpuIdleTarget = time.Second
+	cpuIdleTarget = 2 * time.Second
 )
 
 // CanRelayout implements worker.Model.
