@@ -2,7 +2,7 @@
 //
 // While a P sits in a call into C, and a step is one, the runtime's monitor (sysmon) sleeps 20 us at a time, some 30 times
 // a step on a CPU. There OpenMP's threads spin on every core, so each of these wake-ups takes a core from the step, all
-// of whose threads then wait for each other: decoding was 8 to 10 % slower for it. A timer slack lets the kernel put
+// of whose threads then wait for each other: decoding was about 7 % slower for it. A timer slack lets the kernel put
 // the wake-ups off. No other thread gets one: Go's other threads sleep for 3 us before they steal work, and drivers and
 // OpenMP have timers of their own.
 #include <pthread.h>
