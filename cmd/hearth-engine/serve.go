@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,6 +20,11 @@ import (
 // closeLimit is how long freeing the model may take after the order to stop; the process ends in any case, which frees
 // whatever is left. A driver that hangs in its own teardown is what makes the limit necessary.
 const closeLimit = 3 * time.Second
+
+// leastProcs is how many goroutines may run or be in a call into C at a time, whatever the number of CPUs: a step and a
+// prompt that is being tokenised each hold one for milliseconds, until the runtime's monitor takes it, which the engine
+// lets wake late (engine/llama/threads.c).
+const leastProcs = 4
 
 func serve(ctx context.Context, in *invocation) int {
 	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
@@ -43,6 +49,9 @@ func serve(ctx context.Context, in *invocation) int {
 	l, err := listen(*socket)
 	if err != nil {
 		return in.fail(err)
+	}
+	if runtime.GOMAXPROCS(0) < leastProcs {
+		runtime.GOMAXPROCS(leastProcs)
 	}
 	svc := worker.NewService(opener, in.stdout, log)
 	g := worker.Register(svc)

@@ -201,6 +201,7 @@ func (a *app) benchCeilingCmd() *cobra.Command {
 	f.IntVar(&cfg.Context, "prompt-tokens", 256, "tokens in each sequence before decoding, about")
 	f.IntVar(&cfg.Tokens, "max-tokens", 64, "tokens decoded in each sequence")
 	f.IntVar(&cfg.Rounds, "rounds", 3, "rounds of raw loop and server, interleaved")
+	f.BoolVar(&cfg.Fresh, "fresh", false, "start the server anew for each round: an empty prefix cache, as the raw loop has")
 	f.StringVar(&cfg.Backend, "raw-backend", "cpu", "backend of the raw loop: cpu, vulkan or hip (give the server the same by --hearth-flag)")
 	f.StringSliceVar(&cfg.Layouts, "raw-layouts", []string{"unified"}, "KV layouts of the raw loop; the better one counts")
 	f.StringArrayVar(&flags, "hearth-flag", nil, "a further flag for hearth serve; may be given several times")

@@ -30,7 +30,7 @@ package llama
 // #cgo pkg-config: hearth-engine
 // #cgo CFLAGS: -O3 -Wall -Wextra
 // #cgo CXXFLAGS: -std=c++17 -O2 -Wall -Wextra
-// #cgo LDFLAGS: -ldl -lpthread -lm
+// #cgo LDFLAGS: -ldl -lpthread -lm -Wl,--wrap=pthread_create
 // #cgo noescape hs_step
 // #cgo nocallback hs_step
 // #cgo noescape hs_decode
