@@ -18,10 +18,10 @@ const (
 	// rentCap and rentTrust bound the part of a decode step that all idle cells together may cost: rentCap, and rentTrust more where
 	// every cached prefix is reused, by the square of the share that is. One client alone slows nobody else, and what is idle
 	// beside it is likely its own: rentAlone.
-	rentCap, rentAlone, rentTrust = 0.03, 0.15, 0.8
+	rentCap, rentAlone, rentTrust = 0.03, 0.03, 0.8
 	// rentCheap is what a prefix may take to compute again for those bounds to matter, in seconds: a longer wait would be felt, so
 	// longer prefixes stay until their rent is paid.
-	rentCheap = 1.0
+	rentCheap = 3.0
 	// reuseStart is the share of cached prefixes that is taken to be reused before any has gone.
 	reuseStart = 0.25
 	// reuseKeep is the weight of the past in the share of cached prefixes that were reused before they went.
