@@ -265,7 +265,7 @@ func (s *Scheduler) seatID(r *run, m *prefix.Match) int {
 	}
 	idle := src >= 0 && s.runs[src] == nil
 	// Take a cached prefix over where nothing of it is lost.
-	if idle && src < s.cfg.Sequences && m.N == s.mem.lens[src] && !s.cfg.Recurrent {
+	if idle && src < s.cfg.Sequences && m.N == s.mem.lens[src] && !s.cfg.Recurrent && (s.dense(src) || s.cfg.NoCopy) {
 		s.learnReuse(1)
 		s.tree.Remove(src)
 		return src
@@ -305,7 +305,7 @@ func (s *Scheduler) seatID(r *run, m *prefix.Match) int {
 func (s *Scheduler) freeID(keep int) int {
 	empty := s.emptyID(0, s.cfg.Sequences)
 	if s.cfg.Layout == LayoutStreams && !s.cfg.NoCopy {
-		return s.denseID(keep, empty)
+		return s.denseID(keep)
 	}
 	if empty >= 0 {
 		return empty
@@ -352,37 +352,74 @@ func (s *Scheduler) moveCached(from, to int) {
 }
 
 // denseID is freeID for streams, where the running ids must be close together: a step reads the buffers between them, too. When
-// there is no empty id near them, the lowest id that does not run is cleared, by moving its cached prefix up: a copy of
-// one buffer, once, against a few padding rows or another evaluation in every step.
-func (s *Scheduler) denseID(keep, empty int) int {
-	if empty >= 0 && (empty <= s.running+maxGap/4 || s.running == 0) {
-		return empty
-	}
-	if s.running == 0 {
-		return s.evictID(keep, s.cfg.Sequences)
-	}
-	low := -1
+// there is no empty id near them, the nearest id that does not run is cleared: its cached prefix moves to an empty id, which is a
+// copy of one buffer, once, against a few padding rows or another evaluation in every step; or it goes, when it is not worth that.
+func (s *Scheduler) denseID(keep int) int {
+	near, empty := -1, -1
 	for id, r := range s.runs[:s.cfg.Sequences] {
-		if r == nil && id != keep {
-			low = id
-			break
+		switch {
+		case r != nil || id == keep:
+		case s.mem.lens[id] > 0:
+			if near < 0 || s.width(id) < s.width(near) {
+				near = id
+			}
+		case empty < 0 || s.width(id) < s.width(empty):
+			empty = id
 		}
 	}
 	switch {
-	case low < 0 || low == empty:
-		return low
-	case empty >= 0 && low > s.running+maxGap/4:
+	case empty >= 0 && (s.dense(empty) || near < 0 || s.width(empty) <= s.width(near)):
 		return empty
-	case s.reuse*s.recompute(s.mem.lens[low]) <= s.copyTime(): // what it would save, if it is of use at all
-		s.evictAll(low)
-		return low
+	case near < 0 || s.running == 0:
+		return s.evictID(keep, s.cfg.Sequences)
+	case s.reuse*s.recompute(s.mem.lens[near]) <= s.copyTime(): // what it would save, if it is of use at all
+		s.evictAll(near)
+		return near
 	case empty < 0:
-		if empty = s.evictID(keep, s.cfg.Sequences); empty == low {
-			return low
+		if empty = s.evictID(keep, s.cfg.Sequences); empty == near {
+			return near
 		}
 	}
-	s.moveCached(low, empty)
-	return low
+	s.moveCached(near, empty)
+	return near
+}
+
+// width is how many ids the running ones and one more reach over.
+func (s *Scheduler) width(id int) int {
+	lo, hi := id, id
+	for i, r := range s.runs[:s.cfg.Sequences] {
+		if r != nil {
+			lo, hi = min(lo, i), max(hi, i)
+		}
+	}
+	return hi - lo + 1
+}
+
+// dense says that the running ids and one more are close enough together for one evaluation with few padding rows: there are few
+// idle ids between them, and none whose cached prefix is too long for a padding row (canPad).
+func (s *Scheduler) dense(id int) bool {
+	if s.cfg.Layout != LayoutStreams {
+		return true
+	}
+	lo, hi, longest := id, id, int32(0)
+	for i, r := range s.runs[:s.cfg.Sequences] {
+		if r != nil {
+			lo, hi, longest = min(lo, i), max(hi, i), max(longest, r.len())
+		}
+	}
+	switch {
+	case lo < id && id < hi: // it fills a gap
+		return true
+	case hi-lo > s.running+maxGap/4:
+		return false
+	}
+	limit := (longest + 255) / 256 * 256
+	for i := lo + 1; i < hi; i++ {
+		if s.runs[i] == nil && i != id && s.mem.lens[i]+1 > limit {
+			return false
+		}
+	}
+	return true
 }
 
 const (
@@ -423,15 +460,15 @@ func (s *Scheduler) cutID(r *run, n int32) int {
 	}
 	m := s.tree.Match(r.job.key, r.job.Prompt, r.gen, s.idle)
 	id := int(m.ID)
-	if m.N < n || id > s.running+maxGap/4 || cutTrust*s.recompute(s.mem.lens[id]-n) > s.copyTime() {
+	if m.N < n || cutTrust*s.recompute(s.mem.lens[id]-n) > s.copyTime() {
 		return -1
 	}
 	return id
 }
 
-// usableIdle is usablePrefix for ids that do not run.
+// usableIdle is usablePrefix for ids that do not run and are near those that do.
 func (s *Scheduler) usableIdle(id int, n int32) int32 {
-	if s.runs[id] != nil {
+	if s.runs[id] != nil || !s.dense(id) {
 		return 0
 	}
 	return s.usablePrefix(id, n)

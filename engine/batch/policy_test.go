@@ -144,9 +144,11 @@ type clients struct {
 	gaps  []time.Duration // between tokens of clients with watch
 	steps []time.Duration // decode-only
 	out   int
-	cache int
-	asked int
-	trace bool // log every step with prefill rows
+	// decode-only steps, their evaluations and padding rows
+	decoded, evaluated, padded int
+	cache                      int
+	asked                      int
+	trace                      bool // log every step with prefill rows
 }
 
 type client struct {
@@ -218,9 +220,10 @@ func (l *clients) run() {
 		}
 		if st.Prefills == 0 && st.Decodes > 0 {
 			l.steps = append(l.steps, d)
+			l.decoded, l.evaluated, l.padded = l.decoded+1, l.evaluated+st.Evaluations, l.padded+st.Pads
 		}
 		if l.trace && st.Prefills > 0 {
-			l.t.Logf("step %d: decodes %d prefills %d pads %d evals %d predicted %v took %v", st.Number, st.Decodes, st.Prefills, st.Pads, st.Evaluations, st.Predicted, d)
+			l.t.Logf("step %d: ops %v decodes %d prefills %d pads %d evals %d predicted %v took %v", st.Number, st.Ops, st.Decodes, st.Prefills, st.Pads, st.Evaluations, st.Predicted, d)
 		}
 		l.now += d + 200*time.Microsecond // sampling and the rest
 		var sampled []batch.Sampled
@@ -316,6 +319,32 @@ func TestPolicyClosedLoop(t *testing.T) {
 	if best < 1.4*487 {
 		t.Errorf("%.0f tok/s", best)
 	}
+}
+
+// TestPolicyStreamsStayDense fills every id with cached prompts of one client, and then of few clients, before eight others come: their
+// decode steps must be one evaluation with few padding rows all the same.
+func TestPolicyStreamsStayDense(t *testing.T) {
+	l := newClients(t, layouts[1])
+	rng := rand.New(rand.NewPCG(1, 9))
+	wave := func(n, each, long, most int) {
+		l.next = func(c *client) bool {
+			c.job = batch.Job{Prompt: random(rng, 100+rng.IntN(long)), MaxTokens: 1 + rng.IntN(most)}
+			return c.requests < each
+		}
+		for i := range n {
+			l.send(&client{n: i})
+		}
+		l.run()
+	}
+	wave(1, 60, 6000, 40)
+	wave(3, 9, 6000, 300)
+	wave(16, 3, 5000, 200)
+	l.decoded, l.evaluated, l.padded = 0, 0, 0
+	wave(8, 6, 400, 300)
+	if l.evaluated > l.decoded*110/100 || l.padded > l.decoded*5/2 {
+		t.Errorf("%d decode steps were %d evaluations and had %d padding rows", l.decoded, l.evaluated, l.padded)
+	}
+	t.Logf("%d decode steps, %d evaluations, %d padding rows", l.decoded, l.evaluated, l.padded)
 }
 
 // TestPolicyOneClient wants cached prefixes of earlier requests, which nobody will use, to slow the only client down by less than
