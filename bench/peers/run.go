@@ -126,9 +126,9 @@ func (cfg *Config) measure(ctx context.Context, res *Result, procs []*Process, s
 			continue
 		}
 		for i, p := range procs {
-			// a new seed each round: no server may answer from a prompt it has seen
+			// a new seed for each round and load: no server may answer from a prompt it has seen
 			s := spec
-			s.Seed = spec.Seed + uint64(round)*7919
+			s.Seed = spec.Seed + uint64(round)*7919 + uint64(first)*104729
 			if round == 0 {
 				s.Requests, s.MaxTokens, s.Injections = s.Clients, min(s.MaxTokens, 16), min(s.Injections, 1)
 			}

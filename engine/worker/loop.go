@@ -83,6 +83,7 @@ type loop struct {
 	wished   bool
 	outliers int // slow steps in a row
 	later    *warmer
+	quiet    time.Duration // warmWait, but for tests
 }
 
 type wireKey struct {
@@ -98,7 +99,7 @@ func newLoop(m Model, cfg batch.Config, notes io.Writer, log *slog.Logger) (*loo
 	l := &loop{
 		model: m, sched: sched, notes: notes, log: log, begun: time.Now(), async: m.Async(), context: cfg.Context, wake: make(chan struct{}, 1),
 		stop: make(chan struct{}), jobs: make(map[batch.JobID]*job), byWire: make(map[wireKey]*job),
-		gone: make(map[wireKey]bool), sessions: make(map[*session]int), gen: 1,
+		gone: make(map[wireKey]bool), sessions: make(map[*session]int), gen: 1, quiet: warmWait,
 	}
 	l.publish()
 	return l, nil
@@ -143,47 +144,10 @@ func (l *loop) run() error {
 			continue
 		}
 		l.flush()
-		if warmed, err := l.warmLater(); err != nil {
+		if err := l.rest(); err != nil {
 			return err
-		} else if warmed {
-			continue
-		}
-		select {
-		case <-l.wake:
-		case <-l.stop:
-			return nil
 		}
 	}
-}
-
-// warmRoom is how many cells of cached prefixes may go for warming up: computing them again takes less time than the one step
-// that meets a new shape.
-const warmRoom = 4096
-
-// warmLater runs one of the shapes that start-up had no time for, if there is one, nothing to do and little to lose.
-func (l *loop) warmLater() (bool, error) {
-	if l.later == nil || len(l.later.missed) == 0 {
-		l.later = nil
-		return false, nil
-	}
-	if st := l.sched.Stats(); st.CellsUsed > warmRoom || st.Jobs > 0 || len(l.sessions) > 0 {
-		return false, nil
-	}
-	if err := l.sched.Clear(); err != nil {
-		return false, fmt.Errorf("%w: warm up: %w", ErrBackend, err)
-	}
-	if err := l.model.Clear(); err != nil {
-		return false, fmt.Errorf("%w: warm up: %w", ErrBackend, err)
-	}
-	costs, err := l.later.next()
-	if err != nil {
-		return false, fmt.Errorf("%w: warm up: %w", ErrBackend, err)
-	}
-	l.prime(layoutState{costs: costs})
-	if len(l.later.missed) == 0 {
-		l.log.Info("all shapes are warmed up")
-	}
-	return true, nil
 }
 
 // drain takes what came since the last step.

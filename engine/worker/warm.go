@@ -153,18 +153,24 @@ type later struct {
 	deep  bool
 }
 
-// next runs one of the missed shapes on a memory that is empty, and leaves it empty. It returns what was measured.
-func (w *warmer) next() ([]warmed, error) {
-	l := w.missed[0]
-	w.missed = w.missed[1:]
-	w.ctx, w.until, w.out, w.depth = context.Background(), time.Now().Add(time.Hour), w.out[:0], 0
-	ok := true
+// goOn runs missed shapes on a memory that is empty until there are none left or busy says that there is something better to do,
+// and leaves the memory empty. It returns what was measured.
+func (w *warmer) goOn(busy func() bool) ([]warmed, error) {
+	w.ctx, w.until, w.out, w.depth = context.Background(), time.Now().Add(time.Hour), nil, 0
 	var err error
-	if l.deep {
-		ok, err = w.fill()
-	}
-	if err == nil && ok {
-		err = w.shape(l.shape)
+	for len(w.missed) > 0 && err == nil && !busy() {
+		l := w.missed[0]
+		w.missed = w.missed[1:]
+		ok := true
+		switch {
+		case !l.deep:
+			w.depth = 0
+		case w.depth == 0:
+			ok, err = w.fill()
+		}
+		if err == nil && ok {
+			err = w.shape(l.shape)
+		}
 	}
 	w.depth = 0
 	if err != nil {
