@@ -1,14 +1,15 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -702,8 +703,8 @@ func TestWarmUpBetweenAnswers(t *testing.T) {
 			t.Errorf("%d shapes were left in spite of idle time", len(w.missed))
 		}
 	})
-	var steps atomic.Int64
-	m.decode = func([]batch.Row) { steps.Add(1) }
+	warm := make(chan struct{})
+	l.log = slog.New(watchLog{l.log.Handler(), "all shapes are warmed up", func() { close(warm) }})
 	r := newRigOf(t, m, l)
 	p := prompt(60, 2)
 	for range 2 {
@@ -711,10 +712,22 @@ func TestWarmUpBetweenAnswers(t *testing.T) {
 		if !slices.Equal(o.tokens[0], truth(p, 10)) {
 			t.Errorf("%v", o.tokens[0])
 		}
-		for before := int64(-1); before != steps.Load(); time.Sleep(100 * time.Millisecond) { // until it rests
-			before = steps.Load()
-		}
+		<-warm
 	}
+}
+
+// watchLog calls back when a message is logged.
+type watchLog struct {
+	slog.Handler
+	message string
+	seen    func()
+}
+
+func (w watchLog) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == w.message {
+		w.seen()
+	}
+	return w.Handler.Handle(ctx, r)
 }
 
 func TestRehearsalFitsEveryConfig(t *testing.T) {

@@ -14,8 +14,8 @@ const (
 	// warmUpLimit bounds the warm-up of the layout that a model starts with, and warmUpAll that of both layouts: ready is
 	// promised within 30 s of load. On the GPU measured (docs/scheduling.md) all shapes of one layout take about 20 s when
 	// nothing is in the driver's shader cache. What is left out then compiles at its first use.
-	warmUpLimit = 21 * time.Second
-	warmUpAll   = 25 * time.Second
+	warmUpLimit = 19 * time.Second
+	warmUpAll   = 23 * time.Second
 	// warmUpDepth is how many tokens sequences have in the second pass: backends have other kernels for long caches (from 1024
 	// cells on, at the longest), and the cost of a cell shows.
 	warmUpDepth = 2048

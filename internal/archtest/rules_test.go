@@ -106,7 +106,7 @@ func environment() map[string]string {
 func packageVariables() map[string]string {
 	return map[string]string{
 		"engine/batch.buckets":      "an array that is only read",
-		"engine/batch.prefillSizes": "an array that is only read",
+		"engine/batch.sizes":        "an array that is only read",
 		"internal/toygguf.le":       "short for binary.LittleEndian",
 	}
 }
