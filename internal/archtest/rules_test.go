@@ -105,8 +105,8 @@ func environment() map[string]string {
 // packageVariables may be variables of a package, beside errors, compiled patterns, interface checks and embedded files.
 func packageVariables() map[string]string {
 	return map[string]string{
-		"engine/batch.buckets":      "an array that is only read",
-		"engine/batch.sizes":        "an array that is only read",
-		"internal/toygguf.le":       "short for binary.LittleEndian",
+		"engine/batch.buckets": "an array that is only read",
+		"engine/batch.sizes":   "an array that is only read",
+		"internal/toygguf.le":  "short for binary.LittleEndian",
 	}
 }
