@@ -39,7 +39,7 @@ func (s *Scheduler) choosePrefills() {
 		s.prefills = s.prefills[:0]
 		return
 	case s.cfg.Recurrent:
-		s.chooseStates(int(p.each))
+		s.chooseStates(int(p.each) * p.k)
 	default:
 		s.prefills = s.prefills[:s.apply(p)]
 	}
