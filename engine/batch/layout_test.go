@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"hearth/engine"
 	"hearth/engine/batch"
 	"hearth/engine/batch/kvsim"
 )
@@ -244,4 +245,25 @@ func FuzzScheduler(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64, variant, jobs uint8) {
 		randomRun(t, variants[names[int(variant)%len(names)]], seed, 1+int(jobs)%40)
 	})
+}
+
+// A chunk that was halved after mismatches does not make a smaller one of the next context too small for a row.
+func TestRelayoutForgetsMismatches(t *testing.T) {
+	cfg := batch.Config{Cells: 256, Context: 128, Sequences: 1, Chunk: 64}
+	w := newWorld(t, cfg)
+	code := batch.CodeNoSlot
+	w.code = func(*batch.Step) batch.Code { return code }
+	job := batch.Job{ID: 1, Prompt: make([]engine.Token, 40), MaxTokens: 2}
+	w.must(w.submit(job))
+	for range 10 {
+		w.turn()
+	}
+	w.s.Cancel(w.now, 1)
+	w.turn()
+	code = batch.CodeOK
+	cfg.Chunk = 16
+	w.must(w.s.Relayout(cfg))
+	job.ID = 2
+	w.must(w.submit(job))
+	w.run(100)
 }
