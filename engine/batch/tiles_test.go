@@ -200,3 +200,37 @@ func TestStatesTogether(t *testing.T) {
 		t.Errorf("%d steps for four prompts that fit into one", steps)
 	}
 }
+
+// Where decode rows and prompts have steps of their own, decode steps that succeed do not hide that a prompt's never do.
+func TestMismatchesBesideDecodes(t *testing.T) {
+	for _, name := range []string{"streams", "hybrid", "recurrent"} {
+		t.Run(name, func(t *testing.T) {
+			cfg := variants[name]
+			w := newWorld(t, cfg)
+			prompt := func(n int) (p []engine.Token) {
+				for i := range n {
+					p = append(p, engine.Token(i*n%vocab))
+				}
+				return p
+			}
+			w.must(w.submit(batch.Job{ID: 1, Prompt: prompt(10), MaxTokens: 100}))
+			for range 5 {
+				w.turn()
+			}
+			w.code = func(st *batch.Step) batch.Code {
+				if st.Prefills > 16 {
+					return batch.CodeNoSlot
+				}
+				return batch.CodeOK
+			}
+			w.must(w.submit(batch.Job{ID: 2, Prompt: prompt(60), MaxTokens: 1}))
+			for len(w.jobs) == 2 {
+				w.turn()
+			}
+			if w.jobs[1] == nil {
+				t.Error("the prompt waited until nothing decoded")
+			}
+			w.run(1000)
+		})
+	}
+}
