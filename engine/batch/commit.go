@@ -56,8 +56,9 @@ func (s *Scheduler) commitOK(res Result) {
 	if !s.mem.place(st.Rows, s.split.pieces) {
 		s.mismatch()
 	}
-	s.caution = 0
-	s.mismatches = 0
+	if st.Prefills > 0 || !s.setsAside() {
+		s.caution, s.mismatches = 0, 0
+	}
 	s.stats.LastStep, s.stats.LastDecodes, s.stats.LastPrefills = res.Duration, st.Decodes, st.Prefills
 	s.stats.PadRows += uint64(st.Pads)
 	s.stats.PromptTokens += uint64(st.Prefills)

@@ -152,3 +152,26 @@ func TestCostModelSharesDrift(t *testing.T) {
 		}
 	}
 }
+
+// A machine that slows down in service slows all sizes down once, however many of them are in use.
+func TestCostModelSharesDriftOnce(t *testing.T) {
+	m := newCostModel(true)
+	used := []int32{16, 32, 48, 64, 96, 128, 192, 256}
+	see := func(size int32, slow float64, online bool) {
+		m.observe(load{{rows: size}}, time.Duration(slow*tiles(size)*1e6), online)
+	}
+	for _, size := range append(used, 512) {
+		see(size, 1, false)
+	}
+	for _, slow := range []float64{1, 2, 1} {
+		for range 60 {
+			for _, size := range used {
+				see(size, slow, true)
+			}
+		}
+		got, _ := m.predict(load{{rows: 512}})
+		if want := slow * tiles(512) / 1e3; got < 0.7*want || got > 1.4*want {
+			t.Errorf("%v times slower: predicts %v, is %v", slow, got, want)
+		}
+	}
+}

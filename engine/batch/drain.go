@@ -43,10 +43,10 @@ func (s *Scheduler) propose(l Layout, ev []Event) []Event {
 	return append(ev, Event{Kind: EventRelayout, Layout: l})
 }
 
-// endDrain takes the places of what still runs when the pause has lasted long enough, and proposes the layout. It reports whether
-// it did. When that would cost too much, the pause ends without a change.
+// endDrain takes the places of what still runs when the pause has lasted long enough, or nothing else is left to wait for, and
+// proposes the layout. It reports whether it did. When that would cost too much, the pause ends without a change.
 func (s *Scheduler) endDrain() bool {
-	if !s.draining || s.now < s.drainUntil {
+	if first := s.first(); !s.draining || (s.now < s.drainUntil && first != nil && !first.job.held) {
 		return false
 	}
 	lost := 0.0

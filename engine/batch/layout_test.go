@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"hearth/engine"
 	"hearth/engine/batch"
 	"hearth/engine/batch/kvsim"
 )
@@ -153,6 +154,41 @@ func TestForcedDrain(t *testing.T) {
 	}
 }
 
+// TestDrainWithNothingLeft ends everything that runs in the middle of a pause: those who wait must not wait for another request.
+func TestDrainWithNothingLeft(t *testing.T) {
+	for name, end := range map[string]func(*world, batch.JobID){
+		"cancelled": func(w *world, id batch.JobID) { w.s.Cancel(w.now, id) },
+		"held":      func(w *world, id batch.JobID) { w.hold(id, true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, submit := drainWorld(t, 10*time.Millisecond)
+			draining := func() bool { return w.s.Stats().Running < 3 && w.s.Stats().Waiting > 3 }
+			for steps := 0; !draining(); steps++ {
+				for len(w.jobs) < 8 {
+					submit()
+				}
+				if w.turn(); w.wish != nil || steps > 4000 {
+					t.Fatalf("no pause before step %d, wishes %v", steps, w.wish)
+				}
+			}
+			for id, wj := range w.jobs {
+				if len(wj.running) > 0 {
+					end(w, id)
+				}
+			}
+			for w.wish == nil {
+				if !w.turn() && w.wish == nil {
+					t.Fatalf("idle: %+v", w.s.Stats())
+				}
+			}
+			for id := range w.jobs {
+				w.hold(id, false)
+			}
+			w.run(4000) // the wish is ignored
+		})
+	}
+}
+
 // TestDrainIsGivenUp wants a pause that would cost more than a second of recomputation to end without a change, and a caller
 // that ignores the wish to lose nothing.
 func TestDrainIsGivenUp(t *testing.T) {
@@ -244,4 +280,25 @@ func FuzzScheduler(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64, variant, jobs uint8) {
 		randomRun(t, variants[names[int(variant)%len(names)]], seed, 1+int(jobs)%40)
 	})
+}
+
+// A chunk that was halved after mismatches does not make a smaller one of the next context too small for a row.
+func TestRelayoutForgetsMismatches(t *testing.T) {
+	cfg := batch.Config{Cells: 256, Context: 128, Sequences: 1, Chunk: 64}
+	w := newWorld(t, cfg)
+	code := batch.CodeNoSlot
+	w.code = func(*batch.Step) batch.Code { return code }
+	job := batch.Job{ID: 1, Prompt: make([]engine.Token, 40), MaxTokens: 2}
+	w.must(w.submit(job))
+	for range 10 {
+		w.turn()
+	}
+	w.s.Cancel(w.now, 1)
+	w.turn()
+	code = batch.CodeOK
+	cfg.Chunk = 16
+	w.must(w.s.Relayout(cfg))
+	job.ID = 2
+	w.must(w.submit(job))
+	w.run(100)
 }

@@ -2,6 +2,7 @@ package batch
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"hearth/engine"
@@ -39,7 +40,7 @@ func (s *Scheduler) choosePrefills() {
 		s.prefills = s.prefills[:0]
 		return
 	case s.cfg.Recurrent:
-		s.chooseStates(int(p.each))
+		s.chooseStates(int(p.each) * p.k)
 	default:
 		s.prefills = s.prefills[:s.apply(p)]
 	}
@@ -67,6 +68,12 @@ func (s *Scheduler) setAside() {
 		r.take = 0
 	}
 	s.decodes = s.decodes[:0]
+}
+
+// setsAside reports whether the step that is planned has decode rows alone because prompts have steps of their own: that it succeeds
+// says nothing about a prompt's.
+func (s *Scheduler) setsAside() bool {
+	return s.split.equal && slices.ContainsFunc(s.runs, func(r *run) bool { return r != nil && r.state == statePrefill && r.take == 0 && !r.job.held })
 }
 
 func (s *Scheduler) bringBack(decodes []*run) {

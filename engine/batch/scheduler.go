@@ -96,6 +96,7 @@ func (s *Scheduler) reset(cfg Config) {
 	s.step = Step{Number: s.step.Number, Rows: make([]Row, 0, cfg.Chunk), Samples: make([]Sample, 0, cfg.Outputs)}
 	s.ops = s.ops[:0]
 	s.sharing, s.proposed, s.draining = Sharing{}, 0, false
+	s.caution, s.mismatches = 0, 0 // the chunk may be smaller, and a halved one must hold a row
 }
 
 // Relayout forgets everything in the KV cache after the caller created a new, empty context with cfg; queued jobs

@@ -66,14 +66,23 @@ func (c *sizeCosts) observe(rows int32, t float64, online bool) {
 	p.rows += gain * (float64(rows) - p.rows)
 	p.t += gain * (t - p.t)
 	if p.n > 1 && online {
-		c.share(p, math.Sqrt(p.t/before))
+		c.share(p, p.t/before)
 	}
 	p.online = p.online || online
 }
 
-// share changes points that nothing was seen of since load by a factor: the clocks of an idle GPU, and the price of a busy
-// machine, are common to all of them.
+// share changes points that nothing was seen of since load by p's part in a factor: the clocks of an idle GPU, and the price of a
+// busy machine, are common to all of them. When all points that are seen change by a factor, their parts are about that factor.
 func (c *sizeCosts) share(p *point, factor float64) {
+	seen := 1
+	for i := range sizes {
+		for _, q := range [2]*point{&c.exact[i], &c.below[i]} {
+			if q == p || q.online {
+				seen++
+			}
+		}
+	}
+	factor = math.Pow(factor, 1/float64(seen)) // one point alone is believed by half
 	for i := range sizes {
 		for _, q := range [2]*point{&c.exact[i], &c.below[i]} {
 			if q != p && q.n > 0 && !q.online {

@@ -21,6 +21,8 @@ type world struct {
 	sim  *kvsim.Sim
 	now  time.Duration
 	step time.Duration // how long every decode takes; 0: a function of its rows
+	// took, when set, is how long a decode takes.
+	took func(*batch.Step) time.Duration
 	jobs map[batch.JobID]*wantJob
 	done map[batch.JobID]batch.Event
 	// code, when set, replaces the decode's outcome.
@@ -110,6 +112,9 @@ func (w *world) turn() bool {
 	d := w.step
 	if d == 0 {
 		d = time.Duration(2000+40*len(st.Rows)) * time.Microsecond
+	}
+	if w.took != nil && len(st.Rows) > 0 {
+		d = w.took(st)
 	}
 	w.now += d
 	w.events(w.s.Commit(w.now, batch.Result{Code: code, Duration: d, Sampled: sampled}))
