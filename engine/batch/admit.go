@@ -270,13 +270,13 @@ func (s *Scheduler) seatID(r *run, m *prefix.Match) int {
 		s.tree.Remove(src)
 		return src
 	}
-	if src >= 0 && s.cfg.Layout == LayoutStreams && s.recompute(m.N) <= s.copyTime() {
-		src, m.N = -1, 0 // computing it again is no slower
-	}
 	if id := s.cutID(r, m.N); src >= 0 && id >= 0 {
 		s.tree.Remove(id)
 		s.remove(id, m.N)
 		return id
+	}
+	if src >= 0 && s.cfg.Layout == LayoutStreams && s.recompute(m.N) <= s.copyTime() {
+		src, m.N = -1, 0 // computing it again is no slower
 	}
 	id := -1
 	if (!s.cfg.NoCopy || src < 0) && !(idle && src >= 0 && s.cutRather(src)) {
