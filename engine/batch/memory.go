@@ -149,21 +149,6 @@ func (m *memory) alone(id int) int32 {
 	return m.lens[id] - m.base.Unique(id)
 }
 
-// span is n_kv, the cells that every decode row's attention reads; of the prefill rows when there are no others. In
-// streams it is the longest of the rows' sequences.
-func (m *memory) span(rows []Row, decodes bool) int {
-	if m.base != nil {
-		return m.base.Span()
-	}
-	top := int32(0)
-	for i := range rows {
-		if !decodes || rows[i].Kind == RowDecode {
-			top = max(top, rows[i].Pos+1)
-		}
-	}
-	return max(256, (int(top)+255)/256*256)
-}
-
 // used, pinned and total count cells; in streams, tokens.
 func (m *memory) count() (used, pinned, total int) {
 	if m.base != nil {
