@@ -224,13 +224,17 @@ func (s *Scheduler) replenish(class engine.Priority) {
 
 // seat gives r an id that holds the first m.N of its tokens. It fails when no id can be had.
 func (s *Scheduler) seat(r *run, m prefix.Match) bool {
+	used := m.ID >= 0 && s.useOf(int(m.ID), m.N)
 	id := s.seatID(r, &m)
 	if id < 0 {
 		return false
 	}
 	s.waiting = remove(s.waiting, r)
 	if r.preempted == 0 {
-		s.meetGhosts(r, m.N)
+		before := s.reuse
+		if s.meetGhosts(r, m.N); !used && r.job.Cache && s.reuse <= before {
+			s.learnReuse(0) // what is cached was of no use again
+		}
 	}
 	s.occupy(r, id, m.N)
 	r.state, r.target, r.cached = statePrefill, r.len(), m.N
