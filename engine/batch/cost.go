@@ -10,12 +10,7 @@ var buckets = [...]int{1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256}
 
 // bucketOf returns the index of the smallest bucket that holds n rows.
 func bucketOf(n int) int {
-	for i, b := range buckets {
-		if n <= b {
-			return i
-		}
-	}
-	return len(buckets) - 1
+	return smallest(buckets[:], n)
 }
 
 // costModel predicts how long a step takes, as the sum of its evaluations: one with decode rows takes a(bucket) +

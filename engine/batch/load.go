@@ -36,19 +36,21 @@ func (s *Scheduler) sketch() load {
 	return s.loadOf()
 }
 
+// addPiece adds a piece's rows to its evaluation in s.loads, which the first piece of each begins, and returns that.
+func (s *Scheduler) addPiece(p piece) *evaluation {
+	if int(p.eval) == len(s.loads) {
+		s.loads = append(s.loads, evaluation{})
+	}
+	e := &s.loads[len(s.loads)-1]
+	e.rows += p.n
+	return e
+}
+
 // loadOf prices the pieces that the splitter made.
 func (s *Scheduler) loadOf() load {
 	s.loads = s.loads[:0]
-	eval := int32(-1)
 	for _, p := range s.split.pieces {
-		if !s.split.equal && len(s.loads) > 0 || p.eval == eval {
-			// one more piece of the evaluation
-		} else {
-			eval = p.eval
-			s.loads = append(s.loads, evaluation{})
-		}
-		e := &s.loads[len(s.loads)-1]
-		e.rows += p.n
+		e := s.addPiece(p)
 		r := s.runs[p.seq]
 		fills := r != nil && r.state == statePrefill && r.take > 0
 		if !fills {
@@ -88,11 +90,7 @@ func (s *Scheduler) loadOfShape(sh Shape, span int) load {
 	s.loads = s.loads[:0]
 	depth := max(0, span-sh.Prefill)
 	for _, p := range s.split.pieces {
-		if len(s.loads) == 0 || s.split.equal && int(p.eval) == len(s.loads) {
-			s.loads = append(s.loads, evaluation{})
-		}
-		e := &s.loads[len(s.loads)-1]
-		e.rows += p.n
+		e := s.addPiece(p)
 		if int(p.seq) < sh.Decode {
 			e.decodes += p.n
 		}

@@ -26,11 +26,11 @@ func (s *Scheduler) pack(base, slack float64) packing {
 	}
 	left := s.firstWork()
 	s.chunks(left, min(most, max(s.cost.largest(), int32(s.cfg.MinPrefill))), base, slack)
-	best, whole := s.quickest(left, slack)
+	best, large, whole := s.quickest(left, slack)
 	if s.cfg.Layout != LayoutStreams || len(s.prefills) < 2 {
 		return best
 	}
-	return s.packMany(best, whole, base, slack)
+	return s.packMany(best, large, whole, base, slack)
 }
 
 // firstWork is how many rows the first prompt needs in streams, all prompts otherwise.
@@ -109,9 +109,9 @@ func (s *Scheduler) try(p packing, base float64) bool {
 // fewer is how much longer all of a prompt may take for a larger chunk now: fewer steps are fewer that others notice.
 const fewer = 1.02
 
-// quickest is the candidate within slack after which left rows of work end first, and the time that all of them take.
-func (s *Scheduler) quickest(left int32, slack float64) (best packing, whole float64) {
-	large := packing{} // what the rest comes in
+// quickest is the candidate within slack after which left rows of work end first, the one that the rest then comes in (most rows a
+// second), and the time that all of them take.
+func (s *Scheduler) quickest(left int32, slack float64) (best, large packing, whole float64) {
 	for _, p := range s.candidates {
 		if p.extra <= slack && (large.k == 0 || float64(p.each)/p.extra > float64(large.each)/large.extra) {
 			large = p
@@ -126,7 +126,7 @@ func (s *Scheduler) quickest(left int32, slack float64) (best packing, whole flo
 			best, whole = p, t
 		}
 	}
-	return best, whole
+	return best, large, whole
 }
 
 // rest estimates the time of rows that remain: as many large chunks as they hold, and the cheapest candidate that holds the
@@ -160,15 +160,9 @@ const (
 
 // packMany compares the best for one prompt, after which it is done in whole seconds, with the first prompts together: as many
 // rows for each as the first one needs, or all that they need.
-func (s *Scheduler) packMany(best packing, whole, base, slack float64) packing {
-	large := best
+func (s *Scheduler) packMany(best, large packing, whole, base, slack float64) packing {
 	if best.k == 0 {
 		return best
-	}
-	for _, p := range s.candidates {
-		if p.extra <= slack && float64(p.each)/p.extra > float64(large.each)/large.extra {
-			large = p
-		}
 	}
 	first := s.stopOf(s.prefills[0]) - s.prefills[0].have
 	longest, saved := first, 0.0

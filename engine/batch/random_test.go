@@ -89,27 +89,37 @@ func TestRandomCodes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(5, 5))
 			w := newWorld(t, cfg)
-			w.code = func(*batch.Step) batch.Code {
-				switch rng.IntN(10) {
-				case 0:
-					return batch.CodeNoSlot
-				case 1:
-					return batch.CodeAborted
-				}
-				return batch.CodeOK
-			}
+			w.code = nowAndThen(rng)
 			ps := prompts{rng: rng}
 			for id := range batch.JobID(40) {
 				w.must(w.submit(randomJob(rng, &ps, cfg, id)))
 				w.turn()
 			}
 			w.run(20000)
-			for id, ev := range w.done {
-				if ev.Reason == engine.FinishError {
-					t.Errorf("job %d failed", id)
-				}
-			}
+			w.noneFailed()
 		})
+	}
+}
+
+// nowAndThen lets one decode in ten find no cells, and one be aborted.
+func nowAndThen(rng *rand.Rand) func(*batch.Step) batch.Code {
+	return func(*batch.Step) batch.Code {
+		switch rng.IntN(10) {
+		case 0:
+			return batch.CodeNoSlot
+		case 1:
+			return batch.CodeAborted
+		}
+		return batch.CodeOK
+	}
+}
+
+func (w *world) noneFailed() {
+	w.t.Helper()
+	for id, ev := range w.done {
+		if ev.Reason == engine.FinishError {
+			w.t.Errorf("job %d failed", id)
+		}
 	}
 }
 

@@ -109,10 +109,15 @@ func (s *Scheduler) Relayout(cfg Config) error {
 		return ErrBusy
 	}
 	s.reset(cfg.withDefaults())
+	s.forgetMatches()
+	return nil
+}
+
+// forgetMatches makes waiting runs look for their prefixes again: those that they found are gone.
+func (s *Scheduler) forgetMatches() {
 	for _, r := range s.waiting {
 		r.match, r.matched, r.skip = prefix.Match{ID: -1, Leader: -1}, 0, 0
 	}
-	return nil
 }
 
 // Clear forgets every cached prefix, after which the caller clears the context's memory. Queued jobs and what was learned about
@@ -121,13 +126,10 @@ func (s *Scheduler) Clear() error {
 	if s.running > 0 || s.planned {
 		return ErrBusy
 	}
-	ids := len(s.runs)
-	s.mem, s.tree = newMemory(&s.cfg), prefix.NewTree(ids)
+	s.mem, s.tree = newMemory(&s.cfg), prefix.NewTree(len(s.runs))
 	s.ops = s.ops[:0]
 	clear(s.rent)
-	for _, r := range s.waiting {
-		r.match, r.matched, r.skip = prefix.Match{ID: -1, Leader: -1}, 0, 0
-	}
+	s.forgetMatches()
 	return nil
 }
 

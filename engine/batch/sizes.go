@@ -9,12 +9,17 @@ var sizes = [...]int32{1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 
 
 // sizeOf returns the index of the smallest size that holds n rows.
 func sizeOf(n int32) int {
-	for i, s := range sizes {
-		if n <= s {
+	return smallest(sizes[:], n)
+}
+
+// smallest returns the index of the first of ascending numbers that is n or more, of the last when there is none.
+func smallest[T int | int32](list []T, n T) int {
+	for i, x := range list {
+		if n <= x {
 			return i
 		}
 	}
-	return len(sizes) - 1
+	return len(list) - 1
 }
 
 // point is what evaluations of about so many rows were seen to take.
@@ -165,8 +170,8 @@ func (c *prefillCosts) slope() float64 {
 
 func (c *prefillCosts) observe(rows, kv int32, t float64, online bool) {
 	x := float64(rows) * float64(kv) / 1024
-	base, known := c.size.predict(rows)
-	if kv >= deep && known && c.size.knows(rows) {
+	if kv >= deep && c.size.knows(rows) {
+		base, _ := c.size.predict(rows)
 		if t < outlier*(base+c.slope()*x) {
 			c.num, c.den = forgetDepth*c.num+x*(t-base), forgetDepth*c.den+x*x
 		}

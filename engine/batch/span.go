@@ -16,9 +16,8 @@ const (
 	// rentLow and rentHigh bound the price in recomputations: there is always some trust and never endless trust.
 	rentLow, rentHigh = 0.05, 2.0
 	// rentCap and rentTrust bound the part of a decode step that all idle cells together may cost: rentCap, and rentTrust more where
-	// every cached prefix is reused, by the square of the share that is. One client alone slows nobody else, and what is idle
-	// beside it is likely its own: rentAlone.
-	rentCap, rentAlone, rentTrust = 0.03, 0.03, 0.8
+	// every cached prefix is reused, by the square of the share that is.
+	rentCap, rentTrust = 0.03, 0.8
 	// rentCheap is what a prefix may take to compute again for those bounds to matter, in seconds: a longer wait would be felt, so
 	// longer prefixes stay until their rent is paid.
 	rentCheap = 3.0
@@ -40,11 +39,7 @@ func (s *Scheduler) payRent() {
 		return
 	}
 	evicted := s.charge(used, top, perCell)
-	part := rentCap
-	if len(s.decodes) == 1 {
-		part = rentAlone
-	}
-	for allowed := (part + rentTrust*s.reuse*s.reuse) * step; evicted < rentMost; evicted++ {
+	for allowed := (rentCap + rentTrust*s.reuse*s.reuse) * step; evicted < rentMost; evicted++ {
 		used, pinned, _ = s.mem.count()
 		if float64(used-pinned)*perCell <= allowed || !s.evictCheap() {
 			return

@@ -127,15 +127,7 @@ func randomTiles(t *testing.T, cfg batch.Config, seed uint64, failing bool, f *f
 		w.s.Prime(sh, 256, tiles(evals))
 	}
 	if failing {
-		w.code = func(*batch.Step) batch.Code {
-			switch rng.IntN(10) {
-			case 0:
-				return batch.CodeNoSlot
-			case 1:
-				return batch.CodeAborted
-			}
-			return batch.CodeOK
-		}
+		w.code = nowAndThen(rng)
 	}
 	ps := prompts{rng: rng}
 	for id := range batch.JobID(25) {
@@ -157,11 +149,7 @@ func randomTiles(t *testing.T, cfg batch.Config, seed uint64, failing bool, f *f
 		w.hold(id, false)
 	}
 	w.run(20000)
-	for id, ev := range w.done {
-		if ev.Reason == engine.FinishError {
-			t.Errorf("job %d failed", id)
-		}
-	}
+	w.noneFailed()
 }
 
 // goesOn is a turn that may be idle only when every client is one that does not read.

@@ -13,7 +13,7 @@ import (
 const (
 	// warmUpLimit bounds the warm-up of the layout that a model starts with, and warmUpAll that of both layouts: ready is
 	// promised within 30 s of load. On the GPU measured (docs/scheduling.md) all shapes of one layout take about 20 s when
-	// nothing is in the driver's shader cache. What is left out then compiles at its first use.
+	// nothing is in the driver's shader cache. What is left out then runs while the model is idle.
 	warmUpLimit = 19 * time.Second
 	warmUpAll   = 23 * time.Second
 	// warmUpDepth is how many tokens sequences have in the second pass: backends have other kernels for long caches (from 1024
@@ -42,8 +42,8 @@ const (
 // warmUp decodes every shape that the planner will use, on an empty and on a filled memory, because backends compile
 // pipelines and allocate buffers at the first use of a shape: up to 11 s that would otherwise land in somebody's first
 // request. Backends that compute on the CPU have nothing to compile: one small step pages the weights in, which is what it
-// is for there. It stops early at until, but not before the essential shapes on a fast device. brief asks for no more than what two layouts are
-// compared by.
+// is for there. It stops early at until, but not before the essential shapes on a fast device. brief asks for no more than
+// what two layouts are compared by.
 //
 // It returns what shapes took when they ran a second time, which teaches the scheduler's cost model, and what is left for later.
 func warmUp(ctx context.Context, m Model, cfg batch.Config, until time.Time, brief bool, log *slog.Logger, progress func(float64)) ([]warmed, *warmer, error) {
