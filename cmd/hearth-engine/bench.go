@@ -103,13 +103,13 @@ func runBench(ctx context.Context, in *invocation) int {
 	if spec.KVLayout == "unified" {
 		spec.Cells = max(spec.MaxSequences*room, *prefill+8)
 	}
+	runtime.LockOSThread() // one OpenMP team, also for what computes while the weights are loaded
+	defer runtime.UnlockOSThread()
 	m, err := opener.Open(ctx, spec, func(string, float64) {})
 	if err != nil {
 		return in.fail(err)
 	}
 	defer m.Close()
-	runtime.LockOSThread() // one OpenMP team
-	defer runtime.UnlockOSThread()
 	b := &bencher{m: m, chunk: m.Config().Chunk, steps: *steps}
 	if *withServed {
 		if b.served, err = startServed(ctx, m, log); err != nil {

@@ -102,7 +102,9 @@ func (s *Service) Load(in *enginepb.LoadSpec, stream enginepb.Worker_LoadServer)
 		return enginepb.StatusError(err)
 	}
 	began := time.Now()
-	info, err := s.open(stream.Context(), spec, s.reporter(stream))
+	var info engine.Info
+	var err error
+	onThreadThatEnds(func() { info, err = s.open(stream.Context(), spec, s.reporter(stream)) })
 	if err != nil {
 		s.log.Error("load failed", "err", err)
 		return enginepb.StatusError(err)
@@ -145,7 +147,7 @@ func (s *Service) open(ctx context.Context, spec engine.LoadSpec, progress func(
 	if info.Embedding || info.Rerank {
 		e = newEmbedder(m, s.log)
 	} else {
-		if l, err = s.start(ctx, m, &cfg, &info, progress); err != nil {
+		if l, err = s.prepareLoop(ctx, m, &cfg, &info, progress); err != nil {
 			m.Close()
 			return engine.Info{}, err
 		}
@@ -174,22 +176,6 @@ func (s *Service) open(ctx context.Context, spec engine.LoadSpec, progress func(
 		close(s.done)
 	})
 	return info, nil
-}
-
-// start makes the loop on an OS thread that ends with it. GNU OpenMP keeps a team for every thread that has computed, and
-// as soon as there are more team members than CPUs it lets all teams wait instead of spin: with the warm-up's team left
-// behind, SmolLM2 on two cores decoded 51 tok/s instead of 98.
-func (s *Service) start(ctx context.Context, m Model, cfg *batch.Config, info *engine.Info, progress func(string, float64)) (*loop, error) {
-	var l *loop
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // never unlocked, so that the thread ends here and its team with it
-		l, err = s.prepareLoop(ctx, m, cfg, info, progress)
-	}()
-	<-done
-	return l, err
 }
 
 // prepareLoop tests what the library does not promise, runs every shape once, and makes the loop.
