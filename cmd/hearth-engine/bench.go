@@ -42,6 +42,7 @@ type benchRun struct {
 	Batch   int     `json:"batch"`             // sequences that decode together; 1 for prefill
 	Prefill int     `json:"prefill,omitempty"` // mixed: prompt tokens of one more sequence in every step
 	Context int     `json:"context"`           // tokens in each sequence before the first step
+	Shared  int     `json:"shared,omitempty"`  // of these, the first ones that all sequences share
 	Tokens  int     `json:"tokens"`            // computed while the clock ran
 	Steps   int     `json:"steps"`             // llama_decode calls while the clock ran
 	PerSec  float64 `json:"tokens_per_second"` // of all sequences together
@@ -65,6 +66,7 @@ func runBench(ctx context.Context, in *invocation) int {
 	batches := fs.String("batch", "1,2,4,8,16,32", "numbers of sequences that decode together")
 	contexts := fs.String("context", "512", "tokens in each sequence before decoding")
 	steps := fs.Int("steps", 64, "decode steps of each measurement")
+	shared := fs.Int("shared", 0, "tokens at the beginning of each sequence that all of them share")
 	prefill := fs.Int("prefill", 512, "prompt tokens of the prefill measurement; 0: none")
 	mixed := fs.String("mixed", "", "numbers of prompt tokens to measure in one step with each number of decoding sequences")
 	repeat := fs.Int("repeat", 1, "measurements of each kind; the fastest counts")
@@ -80,8 +82,8 @@ func runBench(ctx context.Context, in *invocation) int {
 	if *mixed != "" {
 		ps, err3 = numbers(*mixed)
 	}
-	if err := errors.Join(err1, err2, err3, spec.Validate()); err != nil || *steps < 1 || *repeat < 1 || *prefill < 0 {
-		fmt.Fprintf(in.stderr, "hearth-engine: bad flags: %v\n", cmp.Or(err, errors.New("steps and repeat must be positive")))
+	if err := errors.Join(err1, err2, err3, spec.Validate()); err != nil || *steps < 1 || *repeat < 1 || *prefill < 0 || *shared < 0 {
+		fmt.Fprintf(in.stderr, "hearth-engine: bad flags: %v\n", cmp.Or(err, errors.New("steps and repeat must be positive, shared and prefill not negative")))
 		return exitUsage
 	}
 	log, err := in.logger(*level)
@@ -110,7 +112,7 @@ func runBench(ctx context.Context, in *invocation) int {
 		return in.fail(err)
 	}
 	defer m.Close()
-	b := &bencher{m: m, chunk: m.Config().Chunk, steps: *steps}
+	b := &bencher{m: m, chunk: m.Config().Chunk, steps: *steps, shared: *shared}
 	if *withServed {
 		if b.served, err = startServed(ctx, m, log); err != nil {
 			return in.fail(err)
@@ -186,6 +188,7 @@ type bencher struct {
 	m      worker.Model
 	chunk  int
 	steps  int
+	shared int // tokens that sequences begin with in common
 	rows   []batch.Row
 	served *served // nil: raw loops only
 }
@@ -225,8 +228,11 @@ func (b *bencher) turns(ctx context.Context, repeat int, raw, via func() (benchR
 func (in *invocation) show(runs []benchRun) {
 	for _, r := range runs {
 		beside := ""
+		if r.Shared > 0 {
+			beside = fmt.Sprintf(", %d shared", r.Shared)
+		}
 		if r.Prefill > 0 {
-			beside = fmt.Sprintf(" + %d prompt tokens", r.Prefill)
+			beside += fmt.Sprintf(" + %d prompt tokens", r.Prefill)
 		}
 		fmt.Fprintf(in.stderr, "%-14s %3d sequences, context %5d%s: %9.1f tokens/s, %.2f ms a step\n", r.Kind, r.Batch, r.Context, beside, r.PerSec, r.StepMS)
 	}
@@ -249,10 +255,29 @@ func (b *bencher) step() error {
 	return err
 }
 
-// fill computes n tokens of a sequence in chunks and returns the number of steps.
-func (b *bencher) fill(seq int32, n int) (int, error) {
+// sequences computes n sequences of some length, of which the first shared tokens are computed once and given to the others.
+func (b *bencher) sequences(n, length int) error {
+	shared := min(b.shared, length)
+	if _, err := b.fill(0, 0, shared); err != nil {
+		return err
+	}
+	for s := 1; s < n && shared > 0; s++ {
+		if err := b.m.Copy(0, int32(s), 0, -1); err != nil {
+			return err
+		}
+	}
+	for s := range n {
+		if _, err := b.fill(int32(s), shared, length); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill computes the tokens from..n-1 of a sequence in chunks and returns the number of steps.
+func (b *bencher) fill(seq int32, from, n int) (int, error) {
 	steps := 0
-	for at := 0; at < n; steps++ {
+	for at := from; at < n; steps++ {
 		b.rows = b.rows[:0]
 		for i := at; i < min(at+b.chunk, n); i++ {
 			r := batch.Row{Token: b.token(i + int(seq)), Pos: int32(i), Seq: seq, Output: -1}
@@ -275,11 +300,10 @@ func (b *bencher) decode(n, length int) (benchRun, error) {
 	if err := b.m.Clear(); err != nil {
 		return out, err
 	}
-	for s := range n {
-		if _, err := b.fill(int32(s), length); err != nil {
-			return out, err
-		}
+	if err := b.sequences(n, length); err != nil {
+		return out, err
 	}
+	out.Shared = min(b.shared, length)
 	took := make([]time.Duration, 0, b.steps)
 	for i := range b.steps {
 		b.rows = b.rows[:0]
@@ -304,11 +328,10 @@ func (b *bencher) mixed(n, length, p int) (benchRun, error) {
 	if err := b.m.Clear(); err != nil {
 		return out, err
 	}
-	for s := range n {
-		if _, err := b.fill(int32(s), length); err != nil {
-			return out, err
-		}
+	if err := b.sequences(n, length); err != nil {
+		return out, err
 	}
+	out.Shared = min(b.shared, length)
 	var took []time.Duration
 	for i := range mixedSteps + 1 {
 		b.rows = b.rows[:0]
@@ -345,7 +368,7 @@ func (b *bencher) prefill(n int) (benchRun, error) {
 		return out, err
 	}
 	began := time.Now()
-	steps, err := b.fill(0, n)
+	steps, err := b.fill(0, 0, n)
 	if err != nil {
 		return out, err
 	}

@@ -518,13 +518,13 @@ func TestBenchMeasuresBothLayouts(t *testing.T) {
 	path := toy(t, toygguf.Spec{Kind: toygguf.Llama})
 	for _, layout := range []string{"unified", "streams"} {
 		var out, errs bytes.Buffer
-		code := run(t.Context(), []string{"x", "bench", "--bundle", b.Dir, "--model", path, "--batch", "1,3", "--context", "32", "--steps", "4", "--prefill", "64", "--chunk", "32", "--threads", "1", "--served", "--kv-layout", layout}, &out, &errs)
+		code := run(t.Context(), []string{"x", "bench", "--bundle", b.Dir, "--model", path, "--batch", "1,3", "--context", "32", "--steps", "4", "--prefill", "64", "--chunk", "32", "--threads", "1", "--served", "--shared", "16", "--kv-layout", layout}, &out, &errs)
 		var rep benchReport
 		if err := json.Unmarshal(out.Bytes(), &rep); code != exitOK || err != nil {
 			t.Fatalf("code %d: %v\n%s", code, err, errs.String())
 		}
 		r := rep.Runs
-		if len(r) != 6 || rep.Layout != layout || r[2].Tokens != 12 || r[4].Steps != 2 || r[0].PerSec <= 0 || r[3].Kind != "served" || r[3].OverRaw <= 0 {
+		if len(r) != 6 || rep.Layout != layout || r[2].Tokens != 12 || r[4].Steps != 2 || r[0].PerSec <= 0 || r[3].Kind != "served" || r[3].OverRaw <= 0 || r[2].Shared != 16 {
 			t.Errorf("report %+v", rep)
 		}
 	}

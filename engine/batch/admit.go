@@ -453,18 +453,16 @@ func (s *Scheduler) recompute(n int32) float64 {
 	return float64(n) * perToken
 }
 
-// cutTrust is the chance that a conversation goes on which is cut to its beginning: then its end is computed again.
-const cutTrust = 0.5
-
 // cutID returns an idle id that holds n tokens of the run, and so little behind them that losing it costs less than a copy; -1: there
-// is none. It is for streams, and near the running ids.
+// is none. It is for streams, and near the running ids. What is lost counts by the chance that its conversation goes on, which is the
+// share of cached prefixes that were of use again.
 func (s *Scheduler) cutID(r *run, n int32) int {
 	if s.cfg.Layout != LayoutStreams || s.cfg.NoTrim || n == 0 {
 		return -1
 	}
 	m := s.tree.Match(r.job.key, r.job.Prompt, r.gen, s.idle)
 	id := int(m.ID)
-	if m.N < n || cutTrust*s.recompute(s.mem.lens[id]-n) > s.copyTime() {
+	if m.N < n || s.reuse*s.recompute(s.mem.lens[id]-n) > s.copyTime() {
 		return -1
 	}
 	return id

@@ -64,6 +64,7 @@ func (s *Scheduler) commitOK(res Result) {
 	s.stats.PromptTokens += uint64(st.Prefills)
 	if res.Duration > 0 {
 		s.cost.observe(s.load, res.Duration, true)
+		s.slip.observe(st, res.Duration)
 	}
 	for _, r := range s.decodes {
 		r.have += r.take

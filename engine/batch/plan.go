@@ -6,6 +6,7 @@ import "time"
 func (s *Scheduler) Plan(now time.Duration) *Step {
 	s.check()
 	s.now = max(s.now, now)
+	s.slip.begin(s.now)
 	st := &s.step
 	*st = Step{
 		Number: st.Number + 1, Ops: st.Ops[:0], After: st.After[:0], Rows: st.Rows[:0],

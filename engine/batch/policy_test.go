@@ -148,7 +148,8 @@ type clients struct {
 	decoded, evaluated, padded int
 	cache                      int
 	asked                      int
-	trace                      bool // log every step with prefill rows
+	trace                      bool       // log every step with prefill rows
+	noise                      *rand.Rand // spreads the times of steps with prefill rows; nil: they are exact
 }
 
 type client struct {
@@ -217,6 +218,9 @@ func (l *clients) run() {
 			if op.Kind == batch.OpCopy && l.gpu.streams {
 				d += l.cfg.CopyTime
 			}
+		}
+		if l.noise != nil && st.Prefills > 0 {
+			d += time.Duration(0.1 * l.noise.ExpFloat64() * float64(d))
 		}
 		if st.Prefills == 0 && st.Decodes > 0 {
 			l.steps = append(l.steps, d)
@@ -381,11 +385,13 @@ func TestPolicySharedPrefix(t *testing.T) {
 	}
 }
 
-// TestPolicyInjection is 8 decoding clients and an 8k-token prompt every now and then: the gaps that the decoders see.
+// TestPolicyInjection is 8 decoding clients and an 8k-token prompt every now and then: the gaps that the decoders see, on a device
+// whose steps take 10 % longer than the least, some more and some less.
 func TestPolicyInjection(t *testing.T) {
 	for _, cfg := range layouts {
 		l := newClients(t, cfg)
 		rng := rand.New(rand.NewPCG(1, 4))
+		l.noise = rng
 		l.next = func(c *client) bool {
 			if c.n < 8 {
 				c.watch = true

@@ -109,7 +109,7 @@ func (s *Scheduler) orderPrefills() {
 }
 
 const (
-	// margin is kept between the predicted step and its target: half of the steps take longer than predicted.
+	// margin is kept between the predicted step and its target, beside what steps were seen to take longer (slip).
 	margin = 0.03
 	// targetFactor is what a step with prefill rows may take, in decode-only steps, where that is more than 50 ms.
 	targetFactor = 2.5
@@ -130,7 +130,11 @@ func (s *Scheduler) stepTarget(base float64) float64 {
 	if target == 0 {
 		target = max(0.05, base*targetFactor)
 	}
-	return target * (1 - margin)
+	steps := 1
+	if s.split.equal { // one with the decode rows, one with prompts
+		steps = 2
+	}
+	return target*(1-margin) - s.slip.of(steps, target) - float64(s.copied)*s.copyTime()
 }
 
 // granted reports whether prefill rows are due beside decode rows. What does not fit into the target comes every m steps, so

@@ -71,6 +71,8 @@ type Scheduler struct {
 	draining   bool // nothing is admitted, so that the layout can be changed
 	drainUntil time.Duration
 
+	slip slip // how much longer than predicted steps are
+
 	isRunning func(id int) bool
 }
 
