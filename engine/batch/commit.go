@@ -62,10 +62,7 @@ func (s *Scheduler) commitOK(res Result) {
 	s.stats.LastStep, s.stats.LastDecodes, s.stats.LastPrefills = res.Duration, st.Decodes, st.Prefills
 	s.stats.PadRows += uint64(st.Pads)
 	s.stats.PromptTokens += uint64(st.Prefills)
-	if res.Duration > 0 {
-		s.cost.observe(s.load, res.Duration, true)
-		s.slip.observe(st, res.Duration)
-	}
+	s.learn(res.Duration)
 	for _, r := range s.decodes {
 		r.have += r.take
 		r.job.tenant.deficit -= decodeWeight
@@ -91,6 +88,29 @@ func (s *Scheduler) commitOK(res Result) {
 		}
 	}
 }
+
+// learn takes what the step took; 0: nobody knows. A step in which sequences were copied teaches what a copy takes, and nothing else:
+// the library makes the copies when it computes the step, and their price is none of its rows'.
+func (s *Scheduler) learn(took time.Duration) {
+	switch st := &s.step; {
+	case took <= 0:
+	case s.copied > 0 && s.cfg.CopyTime > 0:
+		if st.Predicted > 0 {
+			seen := (took - st.Predicted).Seconds() / float64(s.copied)
+			now := s.copyTime()
+			s.cfg.CopyTime = toDuration(now + copyGain*(min(max(seen, now/copyTrust), now*copyTrust)-now))
+		}
+	case s.copied > 0:
+	default:
+		s.cost.observe(s.load, took, true)
+		s.slip.observe(st, took)
+	}
+}
+
+const (
+	// copyGain is the weight of a step in the price of a copy, copyTrust the most that one is believed, as a factor.
+	copyGain, copyTrust = 0.1, 4.0
+)
 
 // commitAfter mirrors step.After: copies for forks, then padding rows that go.
 func (s *Scheduler) commitAfter() {

@@ -110,7 +110,7 @@ func (s *Scheduler) orderPrefills() {
 
 const (
 	// margin is kept between the predicted step and its target, beside what steps were seen to take longer (slip).
-	margin = 0.03
+	margin = 0.05
 	// targetFactor is what a step with prefill rows may take, in decode-only steps, where that is more than 50 ms.
 	targetFactor = 2.5
 )

@@ -15,8 +15,9 @@ type slip struct {
 const (
 	// slipGain is the weight of a step in the means.
 	slipGain = 0.05
-	// slipTrust is how many mean deviations a step may take longer: all but one in 50 when they are spread exponentially.
-	slipTrust = 2.0
+	// slipTrust is how many mean deviations a step may take longer: all but one in 20 when they are spread exponentially, and a step
+	// with prompts is one of many.
+	slipTrust = 3.0
 	// slipMost bounds what one step may teach, and what is kept in reserve, as a part of the target or of the prediction.
 	slipMost = 0.2
 )

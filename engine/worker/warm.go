@@ -179,8 +179,9 @@ func (w *warmer) goOn(busy func() bool) ([]warmed, error) {
 	return w.out, w.m.Clear()
 }
 
-// decodeRuns is how often a decode step is timed; the fastest counts. The costs of cells are differences of these.
-const decodeRuns = 3
+// timedRuns is how often a shape is timed; the fastest counts. The costs of cells are differences of these, and a full chunk that took
+// three times as long, right after its kernels were compiled, was never chosen again. The shapes of less interest run once.
+const timedRuns = 3
 
 // slowShape is what a warm-up's log mentions, if the shape is faster later: something was compiled.
 const slowShape = 300 * time.Millisecond
@@ -205,7 +206,7 @@ func (w *warmer) shape(s batch.Shape) error {
 	if w.slow {
 		took = first
 	}
-	for n := 0; !w.slow && (n == 0 || n < decodeRuns && s.Prefill == 0); n++ {
+	for n := 0; !w.slow && (n == 0 || n < timedRuns && (s.Prefill == 0 || costly(&w.cfg, s)); n++ {
 		began = time.Now()
 		if err := w.run(s); err != nil {
 			return err
