@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"context"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -13,11 +15,14 @@ const warmRoom = 4096
 // two seconds, and cannot be interrupted.
 const warmWait = 2 * time.Second
 
-// warmLater runs shapes that start-up had no time for, if there are any, nothing to do and little to lose, until a message comes. It
-// reports whether it did.
+// warmLater does what start-up had no time for, if there is any, nothing to do and little to lose, until a message comes: first the
+// shapes, then the comparison of the layouts. It reports whether it did something.
 func (l *loop) warmLater() (bool, error) {
 	if st := l.sched.Stats(); st.CellsUsed > warmRoom || st.Jobs > 0 || len(l.sessions) > 0 {
 		return false, nil
+	}
+	if l.later == nil || len(l.later.missed) == 0 {
+		return l.here != nil, l.compareLayouts()
 	}
 	if err := l.sched.Clear(); err != nil {
 		return false, fmt.Errorf("%w: warm up: %w", ErrBackend, err)
@@ -30,11 +35,69 @@ func (l *loop) warmLater() (bool, error) {
 		return false, fmt.Errorf("%w: warm up: %w", ErrBackend, err)
 	}
 	l.prime(layoutState{costs: costs})
+	if l.here != nil {
+		l.here.costs = append(l.here.costs, costs...)
+	}
 	if len(l.later.missed) == 0 {
 		l.log.Info("all shapes are warmed up")
 		l.later = nil
 	}
 	return true, nil
+}
+
+// compareLayouts measures the other layout of the KV cache, and goes on in the better one. A message ends it; the next quiet moment
+// begins it again, with what was compiled.
+func (l *loop) compareLayouts() error {
+	if l.here == nil {
+		return nil
+	}
+	ctx, end := l.untilMessage()
+	began := l.now()
+	first, states, costs, auto, err := bothLayouts(ctx, l.model, *l.here, time.Now().Add(time.Hour), l.log, func(string, float64) {})
+	interrupted := ctx.Err() != nil
+	end()
+	if err != nil && !interrupted {
+		return fmt.Errorf("%w: compare the layouts: %w", ErrBackend, err)
+	}
+	if err != nil { // a message came
+		if _, err := l.model.Relayout(first.cfg.Layout); err != nil {
+			return fmt.Errorf("%w: back to the %s layout: %w", ErrBackend, first.cfg.Layout, err)
+		}
+	} else {
+		l.here = nil
+	}
+	if err := l.sched.Relayout(first.cfg); err != nil {
+		return fmt.Errorf("%w: compare the layouts: %w", ErrBackend, err)
+	}
+	l.prime(first)
+	if auto {
+		l.layouts = states
+		l.sched.AutoLayout(costs)
+		l.log.Info("the KV layout follows the load", "now", first.cfg.Layout.String(), "costs", costs, "compared_in", l.now()-began)
+	}
+	return nil
+}
+
+// untilMessage returns a context that ends with the next message or the loop. end must be called before the loop waits again.
+func (l *loop) untilMessage() (ctx context.Context, end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		select {
+		case <-l.wake:
+			select { // it is for the loop; another post may have left the same token
+			case l.wake <- struct{}{}:
+			default:
+			}
+		case <-l.stop:
+		case <-ctx.Done():
+		}
+		cancel()
+	})
+	return ctx, func() {
+		cancel()
+		watching.Wait()
+	}
 }
 
 // stopping says that stop is closed.
@@ -50,7 +113,7 @@ func (l *loop) stopping() bool {
 // rest waits for a message or the end, and goes on with the warm-up when there is time.
 func (l *loop) rest() error {
 	var quiet <-chan time.Time
-	if l.later != nil && len(l.later.missed) > 0 {
+	if l.here != nil || l.later != nil && len(l.later.missed) > 0 {
 		t := time.NewTimer(l.quiet)
 		defer t.Stop()
 		quiet = t.C

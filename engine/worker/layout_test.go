@@ -81,26 +81,89 @@ func TestLayoutChangesUnderConstantLoad(t *testing.T) {
 	})
 }
 
+// pricedModel takes 3 ms for a step, 10 us for each token of a sequence with a row in streams, and some time for each cell otherwise.
+func pricedModel(cfg batch.Config, unifiedCost time.Duration) *fakeModel {
+	m := newFakeModel(cfg)
+	m.async = true
+	m.decode = func(rows []batch.Row) {
+		d := 3 * time.Millisecond
+		span, tokens := 256, 0
+		for _, r := range rows {
+			n := (int(r.Pos) + 256) / 256 * 256
+			span, tokens = max(span, n), tokens+n
+		}
+		if m.cfg.Layout == batch.LayoutStreams {
+			d += time.Duration(tokens) * 10 * time.Microsecond
+		} else {
+			d += time.Duration(span) * unifiedCost
+		}
+		<-time.After(d)
+	}
+	return m
+}
+
+// TestLayoutsAreComparedLater has a start-up without time for the other layout: it is measured when nobody asks for anything, a request
+// that comes meanwhile is answered soon and rightly, and the layout follows the load from then on.
+func TestLayoutsAreComparedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := batch.Config{Cells: 2048, Context: 512, Sequences: 4, Parking: 8, Chunk: 64, Outputs: 4}
+		m := pricedModel(cfg, 40*time.Microsecond)
+		l, err := newLoop(m, cfg, io.Discard, testLog(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, err := prepareLayout(t.Context(), m, cfg, time.Now().Add(time.Hour), false, testLog(t), func(string, float64) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.prime(first)
+		l.here = &first
+		r := newRigOf(t, m, l)
+		relaid := func() []batch.Layout {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return slices.Clone(m.relaid)
+		}
+		ask := func(i int) {
+			p := prompt(30+i, i)
+			began := time.Now()
+			if o := r.result(r.submit(request(p, 5))); !slices.Equal(o.tokens[0], truth(p, 5)) {
+				t.Errorf("request %d: %v", i, o.failed)
+			}
+			if took := time.Since(began); took > 2*time.Second {
+				t.Errorf("request %d took %v", i, took)
+			}
+		}
+		ask(1)
+		if got := relaid(); len(got) > 0 {
+			t.Fatalf("changed to %v before a quiet moment", got)
+		}
+		<-time.After(warmWait + 100*time.Millisecond) // within the comparison
+		if got := relaid(); !slices.Equal(got, []batch.Layout{batch.LayoutStreams}) {
+			t.Fatalf("changed to %v in the quiet moment", got)
+		}
+		ask(2)
+		if got := relaid(); !slices.Equal(got, []batch.Layout{batch.LayoutStreams, batch.LayoutUnified}) {
+			t.Fatalf("changed to %v for a request", got)
+		}
+		<-time.After(time.Minute)
+		if got := relaid(); len(got) != 3 || got[2] != batch.LayoutStreams {
+			t.Errorf("changed to %v in the end", got)
+		}
+		ask(3)
+		close(l.stop)
+		r.ran <- <-r.ran // for the cleanup
+		if l.here != nil || len(l.layouts) != 2 || l.sched.Sharing().Steps == 0 {
+			t.Errorf("%d layouts, %v left to compare", len(l.layouts), l.here)
+		}
+	})
+}
+
 func TestBothLayoutsAreMeasured(t *testing.T) {
 	cfg := batch.Config{Cells: 2048, Context: 512, Sequences: 4, Parking: 8, Chunk: 64, Outputs: 4}
 	for _, unifiedCost := range []time.Duration{time.Microsecond, 40 * time.Microsecond} { // of a cell; of a token in streams it is 10 us
 		synctest.Test(t, func(t *testing.T) {
-			m := newFakeModel(cfg)
-			m.async = true
-			m.decode = func(rows []batch.Row) {
-				d := 3 * time.Millisecond
-				span, tokens := 256, 0
-				for _, r := range rows {
-					n := (int(r.Pos) + 256) / 256 * 256
-					span, tokens = max(span, n), tokens+n
-				}
-				if m.cfg.Layout == batch.LayoutStreams {
-					d += time.Duration(tokens) * 10 * time.Microsecond
-				} else {
-					d += time.Duration(span) * unifiedCost
-				}
-				<-time.After(d)
-			}
+			m := pricedModel(cfg, unifiedCost)
 			until := time.Now().Add(time.Hour)
 			first, err := prepareLayout(t.Context(), m, cfg, until, false, testLog(t), func(string, float64) {})
 			if err != nil {

@@ -83,6 +83,7 @@ type loop struct {
 	wished   bool
 	outliers int // slow steps in a row
 	later    *warmer
+	here     *layoutState  // of the context, until both layouts were compared; nil: they were, or there is one
 	quiet    time.Duration // warmWait, but for tests
 }
 

@@ -207,6 +207,8 @@ func (s *Service) prepareLoop(ctx context.Context, m Model, cfg *batch.Config, i
 		s.log.Info("the KV layout follows the load", "now", first.cfg.Layout.String(), "costs", costs)
 		l.layouts = layouts
 		l.sched.AutoLayout(costs)
+	} else if m.CanRelayout() && !first.warmer.isSlow() {
+		l.here = &first
 	}
 	return l, nil
 }

@@ -206,7 +206,7 @@ func (w *warmer) shape(s batch.Shape) error {
 	if w.slow {
 		took = first
 	}
-	for n := 0; !w.slow && (n == 0 || n < timedRuns && (s.Prefill == 0 || costly(&w.cfg, s)); n++ {
+	for n := 0; !w.slow && (n == 0 || n < timedRuns && (s.Prefill == 0 || costly(&w.cfg, s))); n++ {
 		began = time.Now()
 		if err := w.run(s); err != nil {
 			return err
