@@ -83,6 +83,22 @@ func TestCostModelLearns(t *testing.T) {
 	}
 }
 
+// A price that was too high at load, when the GPU had lowered its clocks, is corrected by evaluations behind long contexts, too.
+func TestCostModelForgetsASlowStart(t *testing.T) {
+	m := newCostModel(true)
+	m.observe(load{{rows: 64, kv: 32}}, 75*time.Millisecond, false)
+	m.observe(load{{rows: 512, kv: 256}}, 47*time.Millisecond, false)
+	for range 20 {
+		m.observe(load{{rows: 64, kv: 5000}}, 16*time.Millisecond, true)
+	}
+	if got, _ := m.predict(load{{rows: 64, kv: 5000}}); got > 20e-3 {
+		t.Errorf("predicts %v s, is 16 ms", got)
+	}
+	if got, _ := m.predict(load{{rows: 512, kv: 5000}}); got > 60e-3 || got < 20e-3 {
+		t.Errorf("predicts %v s for a full chunk", got)
+	}
+}
+
 // What does not vary is not learned as a slope.
 func TestCostModelConstantSpan(t *testing.T) {
 	m := newCostModel(false)

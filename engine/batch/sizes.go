@@ -170,8 +170,7 @@ func (c *prefillCosts) slope() float64 {
 
 func (c *prefillCosts) observe(rows, kv int32, t float64, online bool) {
 	x := float64(rows) * float64(kv) / 1024
-	if kv >= deep && c.size.knows(rows) {
-		base, _ := c.size.predict(rows)
+	if base, _ := c.size.predict(rows); kv >= deep && c.size.knows(rows) && t >= tooDear*base {
 		if t < outlier*(base+c.slope()*x) {
 			c.num, c.den = forgetDepth*c.num+x*(t-base), forgetDepth*c.den+x*x
 		}
@@ -179,8 +178,12 @@ func (c *prefillCosts) observe(rows, kv int32, t float64, online bool) {
 			return
 		}
 	}
+	// What takes less behind a long context than its rows alone are thought to take says that they are thought too dear.
 	c.size.observe(rows, max(t-c.slope()*x, leastStep), online)
 }
+
+// tooDear is what part of the price of its rows alone an evaluation behind a long context must take, or the price is wrong: noise is less.
+const tooDear = 0.85
 
 // forgetDepth makes an observation count half after about 100 newer ones.
 const forgetDepth = 0.993

@@ -179,9 +179,13 @@ func (w *warmer) goOn(busy func() bool) ([]warmed, error) {
 	return w.out, w.m.Clear()
 }
 
-// timedRuns is how often a shape is timed; the fastest counts. The costs of cells are differences of these, and a full chunk that took
-// three times as long, right after its kernels were compiled, was never chosen again. The shapes of less interest run once.
+// timedRuns is how often a shape is timed; the fastest counts. The costs of cells are differences of these. The shapes of less interest
+// run once.
 const timedRuns = 3
+
+// settle is how long a shape is timed for which something was compiled: meanwhile the GPU has lowered its clocks, and 64 rows that
+// take 15 ms took 75.
+const settle = 250 * time.Millisecond
 
 // slowShape is what a warm-up's log mentions, if the shape is faster later: something was compiled.
 const slowShape = 300 * time.Millisecond
@@ -206,7 +210,8 @@ func (w *warmer) shape(s batch.Shape) error {
 	if w.slow {
 		took = first
 	}
-	for n := 0; !w.slow && (n == 0 || n < timedRuns && (s.Prefill == 0 || costly(&w.cfg, s))); n++ {
+	measured := time.Now()
+	for n := 0; !w.slow && (n == 0 || n < timedRuns && (s.Prefill == 0 || costly(&w.cfg, s)) || first > slowShape && time.Since(measured) < settle); n++ {
 		began = time.Now()
 		if err := w.run(s); err != nil {
 			return err
