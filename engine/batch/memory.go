@@ -85,6 +85,14 @@ func (m *memory) copy(src, dst int, n int32) {
 	m.lens[dst] = n
 }
 
+// restore makes an id, which is empty, hold a saved sequence of n tokens.
+func (m *memory) restore(id int, n int32, order []int32) {
+	if m.base != nil && !m.base.Restore(id, int(n), order) {
+		panic("batch: no cells for a saved prefix")
+	}
+	m.lens[id] = n
+}
+
 // fits reports whether n rows find cells now.
 func (m *memory) fits(n int) bool {
 	if m.streams {

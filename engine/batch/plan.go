@@ -15,6 +15,7 @@ func (s *Scheduler) Plan(now time.Duration) *Step {
 	s.decodes, s.prefills = s.decodes[:0], s.prefills[:0]
 	s.sampled, s.forks = s.sampled[:0], s.forks[:0]
 	s.preempted, s.copied = false, 0
+	s.host.begin()
 	if !s.dead && len(s.jobs) > 0 && !s.endDrain() {
 		s.ensure()
 		if !s.preempted {

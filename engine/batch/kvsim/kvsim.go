@@ -60,6 +60,7 @@ type Sim struct {
 	base   []*pool // one, or one for each stream; none without attention
 	win    []*pool
 	states map[int32][]engine.Token // Recurrent: what each id's state has read
+	saved  map[int32][]cell         // by host slot: the cells of a sequence, by index
 	next   []engine.Token           // of the last Decode, by row
 	evals  int
 }
@@ -72,7 +73,7 @@ func New(c Config) *Sim {
 	if c.Vocab == 0 {
 		c.Vocab = 1000
 	}
-	s := &Sim{cfg: c, states: map[int32][]engine.Token{}}
+	s := &Sim{cfg: c, states: map[int32][]engine.Token{}, saved: map[int32][]cell{}}
 	n, size := 1, c.Cells
 	if c.Layout == batch.LayoutStreams {
 		n, size = c.Sequences, c.Context
@@ -104,8 +105,16 @@ func (s *Sim) pools(id int32) []*pool {
 
 // Apply does one operation of a step.
 func (s *Sim) Apply(op batch.Op) error {
-	if op.Kind == batch.OpCopy {
+	switch op.Kind {
+	case batch.OpCopy:
 		return s.Copy(op.Src, op.Seq, op.P0, op.P1)
+	case batch.OpSave:
+		return s.Save(op.Seq, op.Host)
+	case batch.OpLoad:
+		return s.Load(op.Host, op.Seq)
+	case batch.OpForget:
+		delete(s.saved, op.Host)
+		return nil
 	}
 	return s.Remove(op.Seq, op.P0, op.P1)
 }
