@@ -74,7 +74,8 @@ type Config struct {
 	MinShare int
 	// CopyTime is what copying one sequence takes in LayoutStreams, whatever its length; 0: unknown.
 	CopyTime time.Duration
-	// Host is the memory that cached prefixes move to; none for Window, Recurrent, NoCopy and NoTrim.
+	// Host is the memory that cached prefixes move to; none for Window, Recurrent, NoCopy and NoTrim, and none for LayoutStreams,
+	// where idle prefixes cost nothing and the library puts copies of sequences off until the next decode, but not saved states.
 	Host Host
 	// TenantCache keeps the prefixes of different tenants apart.
 	TenantCache bool
@@ -155,7 +156,7 @@ func (c Config) withDefaults() Config {
 	if c.Layout == LayoutStreams || c.Recurrent {
 		c.Parking = 0
 	}
-	if c.Window > 0 || c.Recurrent || c.NoCopy || c.NoTrim || c.Host.TokenBytes == 0 {
+	if c.Layout == LayoutStreams || c.Window > 0 || c.Recurrent || c.NoCopy || c.NoTrim || c.Host.TokenBytes == 0 {
 		c.Host.Bytes = 0
 	}
 	if c.Layout == LayoutStreams {

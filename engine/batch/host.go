@@ -102,10 +102,7 @@ func (s *Scheduler) moveRoom() float64 {
 // store plans that a slot gets the n tokens of an id.
 func (s *Scheduler) store(from, slot int, n int32) {
 	e := &s.host.entries[slot]
-	e.n, e.step, e.order = n, s.step.Number, nil
-	if s.mem.base != nil {
-		e.order = s.mem.base.Order(from, nil)
-	}
+	e.n, e.step, e.order = n, s.step.Number, s.mem.base.Order(from, nil)
 	s.ops = append(s.ops, Op{Kind: OpSave, Seq: int32(from), Host: int32(slot), P1: n})
 	h := &s.host
 	h.spent += s.saveTime(n)

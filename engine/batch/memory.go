@@ -85,9 +85,9 @@ func (m *memory) copy(src, dst int, n int32) {
 	m.lens[dst] = n
 }
 
-// restore makes an id, which is empty, hold a saved sequence of n tokens.
+// restore makes an id, which is empty, hold a saved sequence of n tokens; in the unified layout, without windows.
 func (m *memory) restore(id int, n int32, order []int32) {
-	if m.base != nil && !m.base.Restore(id, int(n), order) {
+	if !m.base.Restore(id, int(n), order) {
 		panic("batch: no cells for a saved prefix")
 	}
 	m.lens[id] = n

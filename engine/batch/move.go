@@ -72,8 +72,7 @@ func (s *Scheduler) bestMatch(r *run) prefix.Match {
 	}
 	n, _ := s.lengthOf(int(h.ID))
 	load := s.loadTime(n)
-	if load >= s.recompute(h.N)-s.recompute(m.N) || load > s.moveRoom() ||
-		s.mem.base != nil && s.mem.base.Size()-s.mem.base.Pinned() < int(n) {
+	if load >= s.recompute(h.N)-s.recompute(m.N) || load > s.moveRoom() || s.mem.base.Size()-s.mem.base.Pinned() < int(n) {
 		return m
 	}
 	if m.ID, m.N = h.ID, h.N; m.Next <= m.N {
@@ -92,7 +91,7 @@ func (s *Scheduler) moveIn(m *prefix.Match) int {
 	if id < 0 {
 		return -1
 	}
-	for s.mem.base != nil && s.mem.base.Free() < int(n) {
+	for s.mem.base.Free() < int(n) {
 		if !s.evict(int(n)-s.mem.base.Free(), -1) {
 			return -1
 		}

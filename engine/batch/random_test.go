@@ -36,7 +36,6 @@ var variants = map[string]batch.Config{
 	"host-noPark":    {Cells: 512, Context: 200, Sequences: 8, MaxRunning: 4, Chunk: 64, Outputs: 8, Host: hostOf(2000)},
 	"host-one":       {Cells: 128, Context: 128, Sequences: 1, Chunk: 16, Host: hostOf(1000)},
 	"host-parked":    {Cells: 256, Context: 128, Sequences: 1, Parking: 2, Chunk: 16, Host: hostOf(1000)},
-	"host-streams":   {Layout: batch.LayoutStreams, Context: 160, Sequences: 5, Chunk: 64, Outputs: 16, Host: hostOf(2000)},
 	"recurrent":      {Context: 300, Sequences: 8, MaxRunning: 4, Chunk: 32, Recurrent: true, NoAttention: true},
 }
 

@@ -40,7 +40,6 @@ func lockstepCases() []lockstep {
 		{name: "unified without parking", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: uni(512, 8, 64), cfg: batch.Config{Context: 512, MaxRunning: 4}},
 		{name: "streams", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: str, cfg: batch.Config{Layout: batch.LayoutStreams}},
 		{name: "host memory", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: uni(512, 6, 64), cfg: batch.Config{Context: 256, Parking: 12, Host: host}},
-		{name: "host memory in streams", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: str, cfg: batch.Config{Layout: batch.LayoutStreams, Host: host}},
 		{name: "sliding window", spec: toygguf.Spec{Kind: toygguf.Gemma3, Layers: 6, Embd: 64, SWA: 96}, params: uni(1024, 4, 64), cfg: batch.Config{Context: 512, Parking: 6, Window: 96}, window: true},
 		{name: "sliding window in streams", spec: toygguf.Spec{Kind: toygguf.Gemma3, Layers: 6, Embd: 64, SWA: 96}, params: streamsOf(uni(512*4, 4, 64)), cfg: batch.Config{Layout: batch.LayoutStreams, Window: 96}, window: true},
 		{name: "hybrid", spec: toygguf.Spec{Kind: toygguf.Jamba}, params: uni(512, 6, 64), cfg: batch.Config{Context: 256, MaxRunning: 3, Recurrent: true}},
@@ -182,9 +181,6 @@ func (p *pair) applyLibrary(op batch.Op) error {
 	case batch.OpLoad:
 		if err := p.lib.SeqStateSet(p.host[op.Host], op.Seq, 0); err != nil {
 			return err
-		}
-		if p.cfg.Layout == batch.LayoutStreams {
-			return nil // each lists its cells in a place of its own
 		}
 		return p.sameOrder(op)
 	case batch.OpForget:
