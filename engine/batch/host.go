@@ -72,11 +72,11 @@ func (s *Scheduler) hosts() bool { return len(s.host.entries) > 0 }
 // inHost says that an id of the tree is one of host memory's.
 func (s *Scheduler) inHost(id int) bool { return id >= len(s.runs) }
 
-// lengthOf is how many tokens an idle id holds, and how many of them it alone.
+// lengthOf is how many tokens an idle id holds, and how many of them it alone: on the device, or as far as the tree knows.
 func (s *Scheduler) lengthOf(id int) (n, alone int32) {
 	if s.inHost(id) {
 		n = s.host.entries[id-len(s.runs)].n
-		return n, n
+		return n, n - min(n, s.tree.Branch(id))
 	}
 	return s.mem.lens[id], s.mem.alone(id)
 }
@@ -111,6 +111,12 @@ func (s *Scheduler) store(from, slot int, n int32) {
 	s.stats.HostSaves++
 }
 
+// density is value per byte that a prefix takes in host memory: what others have, too, is not lost with it.
+func (s *Scheduler) density(id int) float64 {
+	n, alone := s.lengthOf(id)
+	return s.value(id) * float64(1+alone) / float64(1+n)
+}
+
 // freeSlot returns an empty slot for what an idle id holds, within the budget: entries go that are prefixes of it, then those that
 // are worth less. -1: there is none.
 func (s *Scheduler) freeSlot(id int) int {
@@ -127,11 +133,11 @@ func (s *Scheduler) freeSlot(id int) int {
 		worst := -1
 		for slot := range s.host.entries {
 			o := len(s.runs) + slot
-			if s.host.entries[slot].n > 0 && o != s.host.keep && (worst < 0 || s.value(o) < s.value(worst)) {
+			if s.host.entries[slot].n > 0 && o != s.host.keep && (worst < 0 || s.density(o) < s.density(worst)) {
 				worst = o
 			}
 		}
-		if worst < 0 || s.value(worst) > s.value(id) {
+		if worst < 0 || s.density(worst) > s.density(id) {
 			return -1
 		}
 		_, hits := s.tree.Used(worst)

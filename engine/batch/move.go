@@ -83,24 +83,24 @@ func (s *Scheduler) bestMatch(r *run) prefix.Match {
 
 // moveIn gives an id the tokens of a match in host memory; -1: there is no id or no room.
 func (s *Scheduler) moveIn(m *prefix.Match) int {
-	s.host.keep = int(m.ID)
-	defer func() { s.host.keep = -1 }()
+	h := &s.host
 	slot := int(m.ID) - len(s.runs)
-	n := s.host.entries[slot].n
+	n := h.entries[slot].n
+	h.keep, h.spent = int(m.ID), h.spent+s.loadTime(n)
+	defer func() { h.keep = -1 }()
 	id := s.freeID(-1)
-	if id < 0 {
-		return -1
-	}
-	for s.mem.base.Free() < int(n) {
+	for id >= 0 && s.mem.base.Free() < int(n) {
 		if !s.evict(int(n)-s.mem.base.Free(), -1) {
-			return -1
+			id = -1
 		}
 	}
+	if id < 0 {
+		h.spent -= s.loadTime(n)
+		return -1
+	}
 	s.ops = append(s.ops, Op{Kind: OpLoad, Seq: int32(id), Host: int32(slot), P1: n})
-	s.mem.restore(id, n, s.host.entries[slot].order)
+	s.mem.restore(id, n, h.entries[slot].order)
 	s.remove(id, m.N)
-	h := &s.host
-	h.spent += s.loadTime(n)
 	h.load.tokens, h.load.many = h.load.tokens+int(n), h.load.many+1
 	s.stats.HostLoads++
 	if s.useOf(int(m.ID), m.N) {
