@@ -46,6 +46,9 @@ func (s *Sim) Load(slot, id int32) error {
 	return nil
 }
 
+// TakeSaved takes another memory's host slots over.
+func (s *Sim) TakeSaved(from *Sim) { s.saved = from.saved }
+
 // Saved counts the tokens in host slots.
 func (s *Sim) Saved() (n int) {
 	for _, state := range s.saved {
