@@ -20,6 +20,7 @@ type host struct {
 	keep         int // id of the entry that is about to be loaded; -1: none
 	save, load   moveCost
 	fixed, spent float64 // seconds that every move takes; that those of this step do
+	limit        float64 // and may
 }
 
 // hostEntry is one sequence; n is 0 in an empty slot.
@@ -33,6 +34,7 @@ type hostEntry struct {
 type moveCost struct {
 	token        float64 // seconds
 	tokens, many int     // in the step that is planned
+	high         int     // outliers in a row
 }
 
 // begin starts a new step.
@@ -41,12 +43,19 @@ func (h *host) begin() {
 	h.save.tokens, h.save.many, h.load.tokens, h.load.many = 0, 0, 0, 0
 }
 
-// observe learns that the moves of a step took t seconds.
+// observe learns that the moves of a step took t seconds. A lone outlier teaches nothing.
 func (c *moveCost) observe(t, fixed float64) {
 	if c.tokens == 0 || t <= 0 {
 		return
 	}
 	seen := max(0, t-fixed*float64(c.many)) / float64(c.tokens)
+	if seen > outlier*c.token {
+		if c.high++; c.high < persistent {
+			return
+		}
+	} else {
+		c.high = 0
+	}
 	c.token += moveGain * (min(seen, outlier*c.token) - c.token)
 }
 
@@ -58,7 +67,7 @@ func (s *Scheduler) resetHost() {
 		}
 	}
 	c := &s.cfg.Host
-	h := host{keep: -1, fixed: c.Move.Seconds()}
+	h := host{keep: -1, fixed: c.Move.Seconds(), limit: copyLimit}
 	h.save.token, h.load.token = max(c.Save.Seconds(), 1e-9), max(c.Load.Seconds(), 1e-9)
 	if c.Bytes > 0 {
 		h.entries = make([]hostEntry, hostSlots)
@@ -90,13 +99,24 @@ func (s *Scheduler) hostBytes(n int32) int64 {
 	return s.cfg.Host.EntryBytes + int64(n)*s.cfg.Host.TokenBytes
 }
 
-// moveRoom is how many seconds moves may still take in this step: everybody waits for them.
-func (s *Scheduler) moveRoom() float64 {
-	limit := s.cfg.IdleTarget.Seconds() / 2
-	if len(s.decodes) > 0 {
-		limit = copyLimit
+// moveRoom is how many seconds moves may still take in this step.
+func (s *Scheduler) moveRoom() float64 { return s.host.limit - s.host.spent }
+
+// limitMoves sets how long moves may take in the step that is planned, for everybody waits for them: where nothing decodes, half of
+// what such a step may take. Otherwise copyLimit, or, where steps are slow, what prompt rows might take beside the decode rows; they
+// get the less for it. In what is planned last, which comes on top of them, copyLimit.
+func (s *Scheduler) limitMoves(last bool) {
+	h := &s.host
+	switch {
+	case !s.hosts():
+	case len(s.decodes) == 0:
+		h.limit = s.cfg.IdleTarget.Seconds() / 2
+	case last:
+		h.limit = min(h.limit, h.spent+copyLimit)
+	default:
+		base := s.decodeTime()
+		h.limit = max(copyLimit, min((targetFactor-1)*base, s.stepTarget(base)-base))
 	}
-	return limit - s.host.spent
 }
 
 // store plans that a slot gets the n tokens of an id.

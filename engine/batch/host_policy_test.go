@@ -93,7 +93,7 @@ func TestPolicyHostConversations(t *testing.T) {
 		if l.cache < oracle*95/100 {
 			t.Errorf("%d clients: cached %d of %d tokens", n, l.cache, oracle)
 		}
-		if l.stall > 30*time.Millisecond {
+		if l.stall > 25*time.Millisecond {
 			t.Errorf("%d clients: moves took %v in a step with decode rows", n, l.stall)
 		}
 	}

@@ -140,8 +140,7 @@ func (s *Scheduler) moveIfDue(id int) bool {
 	return s.hosts() && alone > 0 && s.rent[id]*float64(alone) > s.saveTime(n)+s.loadTime(n) && s.moveOut(id)
 }
 
-// waits says that a prefix which is about to be evicted moves out in one of the next steps instead.
+// waits says that a prefix which is about to be evicted had better wait for a step in which it can move out.
 func (s *Scheduler) waits(id int) bool {
-	return s.hosts() && s.host.spent > 0 && s.saveTime(s.mem.lens[id]) <= copyLimit && s.saveTime(s.mem.lens[id]) > s.moveRoom() &&
-		s.worthSaving(id)
+	return s.hosts() && s.saveTime(s.mem.lens[id]) > s.moveRoom() && s.worthSaving(id)
 }

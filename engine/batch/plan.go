@@ -18,6 +18,7 @@ func (s *Scheduler) Plan(now time.Duration) *Step {
 	s.host.begin()
 	if !s.dead && len(s.jobs) > 0 && !s.endDrain() {
 		s.ensure()
+		s.limitMoves(false)
 		if !s.preempted {
 			s.admit()
 			if len(s.mem.win) > 0 {
@@ -29,6 +30,7 @@ func (s *Scheduler) Plan(now time.Duration) *Step {
 		}
 		s.gather()
 		s.payRent()
+		s.limitMoves(true)
 		s.choosePrefills()
 		s.build()
 	}

@@ -88,7 +88,8 @@ func (s *Scheduler) charge(used, top int, perCell float64) (evicted int) {
 			evicted++
 			continue
 		}
-		if price > 0 && !s.waits(id) && s.rent[id] > price && evicted < rentMost {
+		next := s.saveTime(s.mem.lens[id]) <= s.host.limit && s.waits(id) // it moves out in one of the next steps
+		if price > 0 && !next && s.rent[id] > price && evicted < rentMost {
 			s.trim(id, int(alone))
 			evicted++
 		}
