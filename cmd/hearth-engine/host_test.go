@@ -1,7 +1,6 @@
 package main
 
 import (
-	"slices"
 	"testing"
 
 	"hearth/engine"
@@ -17,7 +16,9 @@ func TestHostMemoryChangesNoAnswer(t *testing.T) {
 		for round := range 3 {
 			cached = 0
 			for i := range 6 {
-				a := mustAsk(t, m, greedy(words(300+40*round, i), 24))
+				r := greedy(words(300+40*round, i), 24)
+				r.Logprobs, r.TopLogprobs = true, 2
+				a := mustAsk(t, m, r)
 				answers = append(answers, a)
 				cached += a.usage.CachedTokens
 			}
@@ -32,8 +33,13 @@ func TestHostMemoryChangesNoAnswer(t *testing.T) {
 	want, _, none := run(0)
 	got, cached, stats := run(64 << 20)
 	for i := range want {
-		if !slices.Equal(got[i].tokens[0], want[i].tokens[0]) {
-			t.Errorf("answer %d differs from token %d on", i, same(got[i].tokens[0], want[i].tokens[0]))
+		n := same(got[i].tokens[0], want[i].tokens[0])
+		if n == len(want[i].tokens[0]) {
+			continue
+		}
+		// Cells in other places change the order of sums, so two tokens that are equally likely may change places.
+		if a, b := want[i].lps[n].Top, got[i].lps[n].Top; a[0].Logprob-a[1].Logprob > 0.005 || b[0].Token != a[1].Token {
+			t.Errorf("answer %d differs from token %d on: %v, %v", i, n, a, b)
 		}
 	}
 	if none.HostSaves > 0 || stats.HostLoads < 6 || cached < 6*300 || stats.HostLimit != 64<<20 || stats.HostBytes > stats.HostLimit {
