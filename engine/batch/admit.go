@@ -264,8 +264,11 @@ func (s *Scheduler) occupy(r *run, id int, n int32) {
 // m.N when the prefix cannot be had. -1: there is no id.
 func (s *Scheduler) seatID(r *run, m *prefix.Match) int {
 	if s.inHost(int(m.ID)) {
-		if id := s.moveIn(m); id >= 0 {
-			return id
+		device := s.matchOf(r)
+		if device.N < m.N {
+			if id := s.moveIn(m, &device); id >= 0 {
+				return id
+			}
 		}
 		*m = s.matchOf(r)
 	}

@@ -93,6 +93,9 @@ func (m *memory) restore(id int, n int32, order []int32) {
 	m.lens[id] = n
 }
 
+// graft makes a restored id share the first n tokens with another one, which has the same.
+func (m *memory) graft(src, id int, n int32) { m.base.Graft(src, id, n) }
+
 // fits reports whether n rows find cells now.
 func (m *memory) fits(n int) bool {
 	if m.streams {

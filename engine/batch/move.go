@@ -81,16 +81,26 @@ func (s *Scheduler) bestMatch(r *run) prefix.Match {
 	return m
 }
 
-// moveIn gives an id the tokens of a match in host memory; -1: there is no id or no room.
-func (s *Scheduler) moveIn(m *prefix.Match) int {
+// moveIn gives an id the tokens of a match in host memory, of which it shares the first ones with a match on the device; -1: there is
+// no id or no room.
+func (s *Scheduler) moveIn(m, on *prefix.Match) int {
 	h := &s.host
 	slot := int(m.ID) - len(s.runs)
 	n := h.entries[slot].n
 	h.keep, h.spent = int(m.ID), h.spent+s.loadTime(n)
 	defer func() { h.keep = -1 }()
-	id := s.freeID(-1)
+	trunk, share := int(on.ID), on.N
+	id := s.freeID(trunk)
+	if id < 0 {
+		trunk = -1
+		id = s.freeID(-1)
+	}
 	for id >= 0 && s.mem.base.Free() < int(n) {
-		if !s.evict(int(n)-s.mem.base.Free(), -1) {
+		switch {
+		case s.evict(int(n)-s.mem.base.Free(), trunk):
+		case trunk >= 0:
+			trunk = -1
+		default:
 			id = -1
 		}
 	}
@@ -101,6 +111,14 @@ func (s *Scheduler) moveIn(m *prefix.Match) int {
 	s.ops = append(s.ops, Op{Kind: OpLoad, Seq: int32(id), Host: int32(slot), P1: n})
 	s.mem.restore(id, n, h.entries[slot].order)
 	s.remove(id, m.N)
+	if trunk >= 0 && s.mem.lens[trunk] >= share { // attention of everybody reads a trunk once
+		s.ops = append(s.ops, Op{Kind: OpRemove, Seq: int32(id), P1: share}, Op{Kind: OpCopy, Seq: int32(id), Src: int32(trunk), P1: share})
+		s.mem.graft(trunk, id, share)
+		if s.useOf(trunk, share) {
+			s.tree.Touch(trunk, s.now, true)
+			s.rent[trunk] = 0
+		}
+	}
 	h.load.tokens, h.load.many = h.load.tokens+int(n), h.load.many+1
 	s.stats.HostLoads++
 	if s.useOf(int(m.ID), m.N) {

@@ -291,6 +291,21 @@ func (c *Cells) Restore(id, n int, order []int32) bool {
 	return true
 }
 
+// Graft gives a restored sequence, whose cells nobody shares, the cells of another one for its first n positions, which are the same
+// there, in place of its own: seq_rm of those and seq_cp of these. n is less than either has.
+func (c *Cells) Graft(src, dst int, n int32) {
+	s, d := &c.seqs[src], &c.seqs[dst]
+	c.Remove(dst, 0, n)
+	if s.first != 0 || s.end() < n || d.first != n {
+		panic("prefix: graft of what is not there")
+	}
+	d.cells = slices.Concat(s.cells[s.off:s.off+int(n)], d.cells[d.off:])
+	d.first, d.off = 0, 0
+	for _, i := range d.cells[:n] {
+		c.own(int(i), dst)
+	}
+}
+
 // CopyFrom makes c, a pool of the same shape, equal to o: what seq_cp does between the buffers of two streams. The ids
 // are unpinned.
 func (c *Cells) CopyFrom(o *Cells) {

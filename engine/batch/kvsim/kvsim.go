@@ -171,12 +171,13 @@ func (s *Sim) known(ids ...int32) error {
 	return nil
 }
 
-// Copy is llama_memory_seq_cp. The destination must be empty: the library would merge the two.
+// Copy is llama_memory_seq_cp. The destination must have nothing there: the library would merge the two.
 func (s *Sim) Copy(src, dst, p0, p1 int32) error {
 	if err := s.known(src, dst); err != nil {
 		return err
 	}
-	if src == dst || len(s.Tokens(dst)) > 0 || p0 != 0 {
+	behind := s.cfg.Layout == batch.LayoutUnified && p1 >= 0 && s.First(dst) >= p1 // what dst has lies behind the range
+	if src == dst || len(s.Tokens(dst)) > 0 && !behind || p0 != 0 {
 		return fmt.Errorf("kvsim: seq_cp(%d, %d, %d, %d) to a sequence that is not empty", src, dst, p0, p1)
 	}
 	whole := p1 < 0
