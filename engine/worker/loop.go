@@ -311,7 +311,7 @@ func (l *loop) oneStep() (idle bool, err error) {
 	return false, nil
 }
 
-// slowStep is the least duration of a step that is worth a line in the log, slowFactor how far above its prediction.
+// slowStep is the least duration of a step, or of a move to or from host memory, that is worth a line in the log, slowFactor how far above its prediction.
 const (
 	slowStep   = 250 * time.Millisecond
 	slowFactor = 5
@@ -366,10 +366,10 @@ func (l *loop) apply(ops []batch.Op, res *batch.Result) error {
 				l.log.Warn("a cached prefix could not be moved to host memory", "tokens", op.P1, "err", lost)
 				res.Lost = append(res.Lost, op.Host)
 			}
-			res.Saving += l.now() - began
+			res.Saving += l.moved(op, began)
 		case batch.OpLoad:
 			err = l.model.Load(op.Host, op.Seq)
-			res.Loading += l.now() - began
+			res.Loading += l.moved(op, began)
 		case batch.OpForget:
 			l.model.Forget(op.Host)
 		}
@@ -379,6 +379,15 @@ func (l *loop) apply(ops []batch.Op, res *batch.Result) error {
 		}
 	}
 	return nil
+}
+
+// moved is how long a move to or from host memory took.
+func (l *loop) moved(op batch.Op, began time.Duration) time.Duration {
+	took := l.now() - began
+	if took > slowStep {
+		l.log.Warn("slow move of a cached prefix", "took", took, "tokens", op.P1, "load", op.Kind == batch.OpLoad)
+	}
+	return took
 }
 
 // sample draws the step's tokens, turns them into events and answers the scheduler.

@@ -12,7 +12,8 @@ import (
 )
 
 // Saved sequences lie in memory of their own mappings: what is forgotten goes back to the system at once, and there is an
-// error, not an end, when there is no more.
+// error, not an end, when there is no more. Large pages (MADV_HUGEPAGE) would save half of the time of a save, but the kernel may
+// stall for as long as it likes to make them.
 
 // Save implements worker.Memory.
 func (m *model) Save(seq, slot int32) error {
@@ -25,8 +26,6 @@ func (m *model) Save(seq, slot int32) error {
 	if err != nil {
 		return fmt.Errorf("%d bytes: %w", n, err)
 	}
-	// Large pages save a fault for each 4 KiB; where the kernel has none it is slower, not wrong.
-	_ = syscall.Madvise(b, syscall.MADV_HUGEPAGE)
 	got, err := m.ctx.SeqStateGet(b, seq, 0)
 	if err == nil && got != n {
 		err = fmt.Errorf("%d of %d bytes were saved", got, n)
