@@ -28,6 +28,29 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 // MarshalText writes whole MiB and KiB with their unit.
 func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
+// BytesOrAuto is a size, or "auto", which is negative: whoever uses it chooses.
+type BytesOrAuto int64
+
+// UnmarshalText reads a size or "auto".
+func (b *BytesOrAuto) UnmarshalText(text []byte) error {
+	if strings.EqualFold(strings.TrimSpace(string(text)), "auto") {
+		*b = -1
+		return nil
+	}
+	return (*Bytes)(b).UnmarshalText(text)
+}
+
+// MarshalText is String.
+func (b BytesOrAuto) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+// String is "auto" or a size.
+func (b BytesOrAuto) String() string {
+	if b < 0 {
+		return "auto"
+	}
+	return Bytes(b).String()
+}
+
 // String is the shortest exact form.
 func (b Bytes) String() string {
 	switch {

@@ -79,6 +79,7 @@ type Run struct {
 	MLock          bool          `key:"mlock" env:"HEARTH_MLOCK" default:"false" doc:"keep mapped weights in memory; needs the memlock limit"`
 	ITLTarget      time.Duration `key:"itl_target" env:"HEARTH_ITL_TARGET" default:"0s" doc:"longest time between tokens of running requests while others prefill; 0: 50 ms or 2.5 decode steps"`
 	QueueLimit     int           `key:"queue_limit" env:"HEARTH_MAX_QUEUE" default:"0" doc:"waiting requests a model, more get 429; 0: 512"`
+	HostCache      BytesOrAuto   `key:"host_cache" flag:"host-cache" env:"HEARTH_HOST_CACHE" default:"auto" doc:"host memory for cached prefixes that leave the KV pool of a model on the CPU, such as 4GiB; 0: none; auto: 2GiB, or a tenth of the memory available at load where that is less"`
 	TenantCache    bool          `key:"tenant_cache" env:"HEARTH_TENANT_CACHE" default:"false" doc:"keep cached prefixes of different API keys apart"`
 }
 

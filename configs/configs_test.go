@@ -203,6 +203,15 @@ func TestFieldsAreComplete(t *testing.T) {
 }
 
 func TestBytes(t *testing.T) {
+	for in, want := range map[string]BytesOrAuto{"auto": -1, "Auto": -1, "2GiB": 2 << 30, "0": 0} {
+		var b, again BytesOrAuto
+		if err := b.UnmarshalText([]byte(in)); err != nil || b != want {
+			t.Errorf("%q is %d, want %d, %v", in, b, want, err)
+		}
+		if err := again.UnmarshalText([]byte(b.String())); err != nil || again != b {
+			t.Errorf("%q is written as %q", in, b)
+		}
+	}
 	for in, want := range map[string]Bytes{"10MiB": 10 << 20, "4 GB": 4e9, "1.5k": 1536, "7": 7, "0": 0} {
 		var b Bytes
 		if err := b.UnmarshalText([]byte(in)); err != nil || b != want {

@@ -35,6 +35,8 @@ func plain(v reflect.Value) any {
 		return x.String()
 	case Bytes:
 		return x.String()
+	case BytesOrAuto:
+		return x.String()
 	}
 	return v.Interface()
 }
@@ -139,7 +141,7 @@ func (f Field) schema() map[string]any {
 		s["type"] = "boolean"
 	case f.Type == reflect.TypeFor[time.Duration]():
 		s["type"], s["pattern"] = "string", `^-?([0-9.]+(ns|us|µs|ms|s|m|h))+$`
-	case f.Type == reflect.TypeFor[Bytes]():
+	case f.Type == reflect.TypeFor[Bytes](), f.Type == reflect.TypeFor[BytesOrAuto]():
 		s["type"] = []string{"string", "integer"}
 	case f.Type.Kind() == reflect.Int:
 		s["type"] = "integer"

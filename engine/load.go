@@ -41,6 +41,8 @@ type LoadSpec struct {
 	QueueLimit int
 	// TenantCache keeps prefixes of different tenants apart.
 	TenantCache bool
+	// HostCache is the most host memory that cached prefixes may move to, in bytes; 0: none. Negative: the worker chooses.
+	HostCache int64
 	// LoRA adapters applied to every request.
 	LoRA []LoRA
 }

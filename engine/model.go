@@ -98,4 +98,9 @@ type Stats struct {
 	LastStep     time.Duration
 	DecodeRows   int // rows of the last step
 	PrefillRows  int
+	// HostPrefixes are cached prefixes that were moved to host memory, of HostTokens tokens and HostBytes bytes; HostLimit is the
+	// budget. HostSaves and HostLoads count moves to there and back.
+	HostPrefixes, HostTokens int
+	HostBytes, HostLimit     int64
+	HostSaves, HostLoads     uint64
 }

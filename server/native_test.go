@@ -239,7 +239,7 @@ func TestMoreMetrics(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	f := newFixture(t)
-	f.model.State = engine.Stats{CellsUsed: 5, CellsCached: 2, CellsTotal: 64, Waiting: 1, Steps: 9}
+	f.model.State = engine.Stats{HostBytes: 70, HostLimit: 700, HostTokens: 7, HostPrefixes: 2, HostSaves: 3, HostLoads: 1, CellsUsed: 5, CellsCached: 2, CellsTotal: 64, Waiting: 1, Steps: 9}
 	f.post(chatPath, chatWith(`"stream":true`))
 	f.post(chatPath, chatWith(`"n":2`))
 	f.post(chatPath, `{`)
@@ -262,6 +262,12 @@ func TestMetrics(t *testing.T) {
 		`hearth_kv_cells{model="m",state="used"} 5`,
 		`hearth_kv_cells{model="m",state="cached"} 2`,
 		`hearth_kv_cells{model="m",state="total"} 64`,
+		`hearth_kv_host_bytes{model="m",state="used"} 70`,
+		`hearth_kv_host_bytes{model="m",state="limit"} 700`,
+		`hearth_kv_host_tokens{model="m"} 7`,
+		`hearth_kv_host_prefixes{model="m"} 2`,
+		`hearth_kv_host_moves_total{direction="save",model="m"} 3`,
+		`hearth_kv_host_moves_total{direction="load",model="m"} 1`,
 		`hearth_model_loaded{backend="cpu",device="CPU",model="m"} 1`,
 		`hearth_build_info{version="test"} 1`,
 	} {

@@ -28,8 +28,7 @@ func (s *Scheduler) admit() {
 		if r == nil {
 			return
 		}
-		r.matched = 0
-		m := s.matchOf(r)
+		m := s.bestMatch(r)
 		if s.follows(r, m) {
 			r.skip = s.step.Number
 			continue
@@ -41,16 +40,14 @@ func (s *Scheduler) admit() {
 			if !s.yield(r, &committed) {
 				return
 			}
-			r.matched = 0
-			m = s.matchOf(r)
+			m = s.bestMatch(r)
 		}
 		need := s.need(r, m)
 		for s.running > 0 && committed+need > s.cfg.Cells && s.mem.base != nil {
 			if !s.yield(r, &committed) {
 				return
 			}
-			r.matched = 0
-			m = s.matchOf(r)
+			m = s.bestMatch(r)
 			need = s.need(r, m)
 		}
 		if !s.seat(r, m) {
@@ -106,6 +103,9 @@ func (s *Scheduler) reserve(r *run) int {
 
 // need is how many cells more will be committed with r running from match m.
 func (s *Scheduler) need(r *run, m prefix.Match) int {
+	if s.inHost(int(m.ID)) { // its cells are new ones
+		return int(r.len()) + s.reserve(r)
+	}
 	n := int(r.len()-m.N) + s.reserve(r)
 	if m.ID >= 0 && s.mem.base != nil {
 		n += int(max(0, m.N-s.mem.base.Unpinned(int(m.ID)))) // cached cells that become pinned
@@ -237,6 +237,7 @@ func (s *Scheduler) seat(r *run, m prefix.Match) bool {
 		}
 	}
 	s.occupy(r, id, m.N)
+	r.charged = false
 	r.state, r.target, r.cached = statePrefill, r.len(), m.N
 	j := r.job
 	if !j.wasAdmitted {
@@ -262,6 +263,15 @@ func (s *Scheduler) occupy(r *run, id int, n int32) {
 // seatID returns an id below Sequences that belongs to nobody and holds exactly m.N tokens of the matched prefix. It may lower
 // m.N when the prefix cannot be had. -1: there is no id.
 func (s *Scheduler) seatID(r *run, m *prefix.Match) int {
+	if s.inHost(int(m.ID)) {
+		device := s.matchOf(r)
+		if device.N < m.N {
+			if id := s.moveIn(m, &device); id >= 0 {
+				return id
+			}
+		}
+		*m = s.matchOf(r)
+	}
 	src := int(m.ID)
 	if src >= 0 && s.useOf(src, m.N) {
 		s.tree.Touch(src, s.now, true)
@@ -470,7 +480,7 @@ func (s *Scheduler) cutID(r *run, n int32) int {
 
 // usableIdle is usablePrefix for ids that do not run and are near those that do.
 func (s *Scheduler) usableIdle(id int, n int32) int32 {
-	if s.runs[id] != nil || !s.dense(id) {
+	if s.inHost(id) || s.runs[id] != nil || !s.dense(id) {
 		return 0
 	}
 	return s.usablePrefix(id, n)

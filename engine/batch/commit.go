@@ -21,6 +21,7 @@ func (s *Scheduler) Commit(now time.Duration, r Result) []Event {
 	s.planned = false
 	s.now = max(s.now, now)
 	s.events = s.events[:0]
+	s.commitMoves(&r)
 	if len(s.step.Rows) == 0 {
 		return s.events
 	}

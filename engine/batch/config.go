@@ -74,6 +74,9 @@ type Config struct {
 	MinShare int
 	// CopyTime is what copying one sequence takes in LayoutStreams, whatever its length; 0: unknown.
 	CopyTime time.Duration
+	// Host is the memory that cached prefixes move to; none for Window, Recurrent, NoCopy and NoTrim, and none for LayoutStreams,
+	// where idle prefixes cost nothing and the library puts copies of sequences off until the next decode, but not saved states.
+	Host Host
 	// TenantCache keeps the prefixes of different tenants apart.
 	TenantCache bool
 	// QueueLimit bounds waiting requests; 0: 512.
@@ -82,6 +85,17 @@ type Config struct {
 	// NoCopy, NoPad and NoTrim switch features off that the self-test found broken: sharing by seq_cp, padding rows, and
 	// seq_rm of a sequence's tail.
 	NoCopy, NoPad, NoTrim bool
+}
+
+// Host describes host memory for cached prefixes, and what it takes to move one. The zero value: there is none.
+type Host struct {
+	// Bytes is the budget.
+	Bytes int64
+	// A saved sequence of n tokens takes EntryBytes + n*TokenBytes.
+	EntryBytes, TokenBytes int64
+	// Save and Load are a first guess of what a token takes to be copied, Move of what every copy takes beside that. The first
+	// two are corrected by what steps take.
+	Save, Load, Move time.Duration
 }
 
 // ErrConfig is wrapped by every error of Validate.
@@ -109,6 +123,8 @@ func (c *Config) Validate() error {
 		return bad("WindowCells", "must hold one window and one chunk")
 	case c.ITLTarget < 0 || c.IdleTarget < 0 || c.MinPrefill < 0 || c.FollowMin < 0 || c.MinShare < 0 || c.QueueLimit < 0 || c.CopyTime < 0:
 		return bad("ITLTarget", "and the other limits must not be negative")
+	case c.Host.Bytes < 0 || c.Host.EntryBytes < 0 || c.Host.TokenBytes < 0 || c.Host.Save < 0 || c.Host.Load < 0 || c.Host.Move < 0:
+		return bad("Host", "must not hold anything negative")
 	}
 	return nil
 }
@@ -139,6 +155,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Layout == LayoutStreams || c.Recurrent {
 		c.Parking = 0
+	}
+	if c.Layout == LayoutStreams || c.Window > 0 || c.Recurrent || c.NoCopy || c.NoTrim || c.Host.TokenBytes == 0 {
+		c.Host.Bytes = 0
 	}
 	if c.Layout == LayoutStreams {
 		c.Cells = c.Context * c.Sequences

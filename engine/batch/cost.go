@@ -176,6 +176,14 @@ func (m *costModel) cellTime(e evaluation) (step, perCell float64) {
 	return 0, 0
 }
 
+// rowCell is what one more cell costs one row of a prompt, in seconds; 0: unknown.
+func (m *costModel) rowCell() float64 {
+	if w := m.alone.slope(); w > 0 {
+		return w / 1024
+	}
+	return m.beside.slope() / 1024
+}
+
 // perToken is what a prefill token at a depth costs in a step of rows of them, in seconds; 0: unknown.
 func (m *costModel) perToken(depth, rows int) float64 {
 	t, ok := m.fillTime(evaluation{rows: int32(rows), kv: int32(depth)}, false)

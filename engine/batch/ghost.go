@@ -17,7 +17,8 @@ type ghost struct {
 // haunt remembers a cached prefix that is about to be cut or dropped: up to the middle of what only it holds, so that a common
 // beginning does not pass for it.
 func (s *Scheduler) haunt(id int) {
-	n := s.mem.lens[id] - s.mem.alone(id)/2
+	n, alone := s.lengthOf(id)
+	n -= alone / 2
 	if int(n) < s.cfg.MinShare || !s.tree.Holds(id) || s.tree.Key(id).Private != 0 {
 		return
 	}

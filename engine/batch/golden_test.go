@@ -24,6 +24,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the scripts in testdata gi
 //	step [n] [ms=10] [rowus=0] [code=1] [stop=1.0]
 //	                                              n times Plan and Commit; a decode takes ms and rowus microseconds for
 //	                                              each prefill row; stop ends job 1 choice 0 at its token
+//	                                              lose=1: whatever it saves is lost
 //	run [ms=10]                                   steps until idle; prints only the events
 //	short n=50                                    n requests with an output of one token, not printed
 //	cancel id=1, hold id=1, unhold id=1, stats, wait ms=100, prime decode=4 prefill=0 span=256 ms=10
@@ -142,6 +143,10 @@ func (g *script) command(line string) string {
 		return g.run(m)
 	case "stats":
 		st := g.s.Stats()
+		if st.HostLimit > 0 {
+			return fmt.Sprintf("cells %d of %d; host: %d prefixes, %d of %d tokens, saved %d, loaded %d; from cache %d, evicted %d cells\n",
+				st.CellsUsed, st.CellsTotal, st.HostPrefixes, st.HostTokens, st.HostLimit, st.HostSaves, st.HostLoads, st.CachedTokens, st.EvictedCells)
+		}
 		return fmt.Sprintf("running %d waiting %d cells %d cached %d of %d; prefilled %d, from cache %d, sampled %d; preempted %d, evicted %d cells\n",
 			st.Running, st.Waiting, st.CellsUsed, st.CellsCached, st.CellsTotal, st.PromptTokens, st.CachedTokens, st.CompletionTokens, st.Preemptions, st.EvictedCells)
 	}
@@ -157,6 +162,9 @@ func (g *script) config(m map[string]string) string {
 		MinPrefill: g.num(m, "minprefill", 0), FollowMin: g.num(m, "followmin", 0), QueueLimit: g.num(m, "queuelimit", 0),
 		Recurrent: m["recurrent"] != "", NoAttention: m["noattention"] != "", NoPad: m["nopad"] != "", NoCopy: m["nocopy"] != "",
 		TenantCache: m["tenantcache"] != "", ITLTarget: time.Duration(g.num(m, "itl", 0)) * time.Millisecond,
+	}
+	if host := g.num(m, "host", 0); host > 0 { // in tokens; a copy takes 1 us for each
+		cfg.Host = batch.Host{Bytes: int64(host), TokenBytes: 1, Save: time.Microsecond, Load: time.Microsecond}
 	}
 	if m["layout"] == "streams" {
 		cfg.Layout = batch.LayoutStreams
@@ -230,6 +238,11 @@ func (g *script) step(m map[string]string) (string, bool) {
 	}
 	res := batch.Result{Code: batch.Code(g.num(m, "code", 0)), Duration: time.Duration(g.num(m, "ms", 10)) * time.Millisecond}
 	res.Duration += time.Duration(st.Prefills*g.num(m, "rowus", 0)) * time.Microsecond
+	for _, op := range st.Ops {
+		if op.Kind == batch.OpSave && m["lose"] != "" {
+			res.Lost = append(res.Lost, op.Host)
+		}
+	}
 	for _, sm := range st.Samples {
 		sampled := batch.Sampled{Token: engine.Token(900000 + int(sm.Job)*1000 + int(sm.Choice)*100 + int(sm.Index))}
 		if m["stop"] == fmt.Sprintf("%d.%d", sm.Job, sm.Choice) {
@@ -263,9 +276,16 @@ func (g *script) run(m map[string]string) string {
 func printOps(prefix string, ops []batch.Op) string {
 	var out string
 	for _, op := range ops {
-		if op.Kind == batch.OpCopy {
+		switch op.Kind {
+		case batch.OpCopy:
 			out += fmt.Sprintf("  %scopy %d -> %d [%d, %d)\n", prefix, op.Src, op.Seq, op.P0, op.P1)
-		} else {
+		case batch.OpSave:
+			out += fmt.Sprintf("  save %d -> host %d, %d tokens\n", op.Seq, op.Host, op.P1)
+		case batch.OpLoad:
+			out += fmt.Sprintf("  load host %d -> %d, %d tokens\n", op.Host, op.Seq, op.P1)
+		case batch.OpForget:
+			out += fmt.Sprintf("  forget host %d\n", op.Host)
+		default:
 			out += fmt.Sprintf("  %sremove %d [%d, %d)\n", prefix, op.Seq, op.P0, op.P1)
 		}
 	}

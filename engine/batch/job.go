@@ -52,6 +52,7 @@ type run struct {
 	matched   uint64 // tree version of match, 0: never
 	followed  uint64 // arrival number of the job that it last waited for
 	boost     engine.Priority
+	charged   bool  // idle prefixes have paid for what this run's prefill reads of them
 	stop      int32 // a follower starts from exactly this length, where the prefill must stop (Recurrent, Window); 0: none
 	take      int32 // rows in the step that is planned
 	fill      int32 // padding rows behind them

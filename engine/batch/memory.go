@@ -85,6 +85,17 @@ func (m *memory) copy(src, dst int, n int32) {
 	m.lens[dst] = n
 }
 
+// restore makes an id, which is empty, hold a saved sequence of n tokens; in the unified layout, without windows.
+func (m *memory) restore(id int, n int32, order []int32) {
+	if !m.base.Restore(id, int(n), order) {
+		panic("batch: no cells for a saved prefix")
+	}
+	m.lens[id] = n
+}
+
+// graft makes a restored id share the first n tokens with another one, which has the same.
+func (m *memory) graft(src, id int, n int32) { m.base.Graft(src, id, n) }
+
 // fits reports whether n rows find cells now.
 func (m *memory) fits(n int) bool {
 	if m.streams {

@@ -16,8 +16,10 @@ func (s *Scheduler) Plan(now time.Duration) *Step {
 	s.decodes, s.prefills = s.decodes[:0], s.prefills[:0]
 	s.sampled, s.forks = s.sampled[:0], s.forks[:0]
 	s.preempted, s.copied = false, 0
+	s.host.begin()
 	if !s.dead && len(s.jobs) > 0 && !s.endDrain() {
 		s.ensure()
+		s.limitMoves(false)
 		if !s.preempted {
 			s.admit()
 			if len(s.mem.win) > 0 {
@@ -29,6 +31,7 @@ func (s *Scheduler) Plan(now time.Duration) *Step {
 		}
 		s.gather()
 		s.payRent()
+		s.limitMoves(true)
 		s.choosePrefills()
 		s.build()
 	}

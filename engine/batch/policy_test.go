@@ -81,7 +81,12 @@ func cut(parts []part, chunk int) (evals [][]part) {
 	return evals
 }
 
-// time of a step; span is n_kv of the unified pool.
+// machine computes steps; span is n_kv of the unified pool.
+type machine interface {
+	time(st *batch.Step, span int) time.Duration
+}
+
+// time implements machine.
 func (g gpu) time(st *batch.Step, span int) time.Duration {
 	var parts []part
 	decodes, rows := 0, 0
@@ -134,7 +139,7 @@ func (g gpu) time(st *batch.Step, span int) time.Duration {
 type clients struct {
 	t     *testing.T
 	s     *batch.Scheduler
-	gpu   gpu
+	gpu   machine
 	cfg   batch.Config
 	now   time.Duration
 	seq   batch.JobID
@@ -147,6 +152,7 @@ type clients struct {
 	// decode-only steps, their evaluations and padding rows
 	decoded, evaluated, padded int
 	cache                      int
+	stall                      time.Duration // the longest that moves took in a step with decode rows
 	asked                      int
 	trace                      bool       // log every step with prefill rows
 	noise                      *rand.Rand // spreads the times of steps with prefill rows; nil: they are exact
@@ -162,11 +168,7 @@ type client struct {
 }
 
 func newClients(t *testing.T, cfg batch.Config) *clients {
-	s, err := batch.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := &clients{trace: *trace, t: t, s: s, cfg: cfg, gpu: gpu{streams: cfg.Layout == batch.LayoutStreams}, live: map[batch.JobID]*client{}}
+	l := newClientsOf(t, cfg, gpu{streams: cfg.Layout == batch.LayoutStreams})
 	for _, sh := range batch.WarmupShapes(cfg) { // as the worker does at load
 		for _, depth := range []int{0, 2048} {
 			st := &batch.Step{}
@@ -182,13 +184,22 @@ func newClients(t *testing.T, cfg batch.Config) *clients {
 				}
 			}
 			span := depth + len(st.Rows)
-			if l.gpu.streams && sh.Decode > 0 {
+			if cfg.Layout == batch.LayoutStreams && sh.Decode > 0 {
 				span = depth + 1
 			}
-			s.Prime(sh, span, l.gpu.time(st, max(span, 256)))
+			l.s.Prime(sh, span, l.gpu.time(st, max(span, 256)))
 		}
 	}
 	return l
+}
+
+// newClientsOf is newClients on a machine of any kind, without a warm-up.
+func newClientsOf(t *testing.T, cfg batch.Config, m machine) *clients {
+	s, err := batch.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &clients{trace: *trace, t: t, s: s, cfg: cfg, gpu: m, live: map[batch.JobID]*client{}}
 }
 
 func (l *clients) send(c *client) {
@@ -214,14 +225,21 @@ func (l *clients) run() {
 			l.t.Fatalf("idle with %d requests: %+v", len(l.live), l.s.Stats())
 		}
 		d := l.gpu.time(st, l.s.Stats().Span)
+		var copies, saving, loading time.Duration
 		for _, op := range st.Ops {
-			if op.Kind == batch.OpCopy && l.gpu.streams {
-				d += l.cfg.CopyTime
+			switch move := l.cfg.Host.Move + time.Duration(op.P1)*l.cfg.Host.Save; {
+			case op.Kind == batch.OpCopy && l.cfg.Layout == batch.LayoutStreams:
+				copies += l.cfg.CopyTime
+			case op.Kind == batch.OpSave:
+				saving += move
+			case op.Kind == batch.OpLoad:
+				loading += move
 			}
 		}
 		if l.noise != nil && st.Prefills > 0 {
 			d += time.Duration(0.1 * l.noise.ExpFloat64() * float64(d))
 		}
+		d += copies
 		if st.Prefills == 0 && st.Decodes > 0 {
 			l.steps = append(l.steps, d)
 			l.decoded, l.evaluated, l.padded = l.decoded+1, l.evaluated+st.Evaluations, l.padded+st.Pads
@@ -229,7 +247,10 @@ func (l *clients) run() {
 		if l.trace && st.Prefills > 0 {
 			l.t.Logf("step %d: ops %v decodes %d prefills %d pads %d evals %d predicted %v took %v", st.Number, st.Ops, st.Decodes, st.Prefills, st.Pads, st.Evaluations, st.Predicted, d)
 		}
-		l.now += d + 200*time.Microsecond // sampling and the rest
+		l.now += d + saving + loading + 200*time.Microsecond // sampling and the rest
+		if st.Decodes > 0 {
+			l.stall = max(l.stall, saving+loading)
+		}
 		var sampled []batch.Sampled
 		for _, sm := range st.Samples {
 			sampled = append(sampled, batch.Sampled{Token: engine.Token(sm.Job)*7 + sm.Index})
@@ -242,7 +263,7 @@ func (l *clients) run() {
 			c.last = l.now
 			l.out++
 		}
-		l.events(l.s.Commit(l.now, batch.Result{Duration: d, Sampled: sampled}))
+		l.events(l.s.Commit(l.now, batch.Result{Duration: d, Sampled: sampled, Saving: saving, Loading: loading}))
 	}
 }
 

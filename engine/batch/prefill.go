@@ -16,7 +16,7 @@ func (s *Scheduler) choosePrefills() {
 	}
 	s.orderPrefills()
 	base := s.decodeTime()
-	target := s.stepTarget(base)
+	target := s.stepTarget(base) - s.host.spent
 	decodes := s.decodes
 	if apart := s.split.equal && len(decodes) > 0; apart {
 		if s.lastPrefill {

@@ -31,7 +31,17 @@ var variants = map[string]batch.Config{
 	"iswa-streams":   {Layout: batch.LayoutStreams, Context: 160, Sequences: 4, Chunk: 32, Window: 24, WindowCells: 64},
 	"hybrid":         {Cells: 512, Context: 200, Sequences: 8, MaxRunning: 4, Chunk: 32, Recurrent: true},
 	"hybrid-streams": {Layout: batch.LayoutStreams, Context: 200, Sequences: 6, MaxRunning: 4, Chunk: 32, Recurrent: true},
+	"host":           {Cells: 512, Context: 256, Sequences: 6, Parking: 10, Chunk: 64, Outputs: 16, Host: hostOf(4000)},
+	"host-tight":     {Cells: 256, Context: 256, Sequences: 6, Parking: 4, Chunk: 32, Outputs: 8, Host: hostOf(500)},
+	"host-noPark":    {Cells: 512, Context: 200, Sequences: 8, MaxRunning: 4, Chunk: 64, Outputs: 8, Host: hostOf(2000)},
+	"host-one":       {Cells: 128, Context: 128, Sequences: 1, Chunk: 16, Host: hostOf(1000)},
+	"host-parked":    {Cells: 256, Context: 128, Sequences: 1, Parking: 2, Chunk: 16, Host: hostOf(1000)},
 	"recurrent":      {Context: 300, Sequences: 8, MaxRunning: 4, Chunk: 32, Recurrent: true, NoAttention: true},
+}
+
+// hostOf is host memory for some tokens, in which a move is cheap.
+func hostOf(tokens int64) batch.Host {
+	return batch.Host{Bytes: 10*tokens + 7, EntryBytes: 30, TokenBytes: 10, Save: 10 * time.Microsecond, Load: 10 * time.Microsecond, Move: 50 * time.Microsecond}
 }
 
 // TestRandom runs random work through every kind of context. The simulator answers each row by what the row really
@@ -39,8 +49,12 @@ var variants = map[string]batch.Config{
 func TestRandom(t *testing.T) {
 	for name, cfg := range variants {
 		t.Run(name, func(t *testing.T) {
+			loads := uint64(0)
 			for seed := range *seeds {
-				t.Run(fmt.Sprint(seed), func(t *testing.T) { randomRun(t, cfg, seed, 60) })
+				t.Run(fmt.Sprint(seed), func(t *testing.T) { loads += randomRun(t, cfg, seed, 60).HostLoads })
+			}
+			if cfg.Host.Bytes > 0 && loads == 0 {
+				t.Error("nothing came back from host memory")
 			}
 		})
 	}
@@ -49,10 +63,16 @@ func TestRandom(t *testing.T) {
 // seeds is how many seeds TestRandom tries in each context. A change of policy deserves more than the default.
 var seeds = flag.Uint64("seeds", 3, "random runs for each kind of context")
 
-func randomRun(t testing.TB, cfg batch.Config, seed uint64, jobs int) {
+func randomRun(t testing.TB, cfg batch.Config, seed uint64, jobs int) batch.Stats {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	w := newWorld(t, cfg)
 	w.eos = 3
+	if cfg.Host.Bytes > 0 {
+		w.lose = func() bool { return rng.IntN(10) == 0 }
+		w.took = func(st *batch.Step) time.Duration { // cells have a price
+			return time.Duration(2000+40*len(st.Rows)+(4+len(st.Rows))*w.s.Stats().Span) * time.Microsecond
+		}
+	}
 	ps := prompts{rng: rng}
 	submitted := 0
 	for submitted < jobs {
@@ -81,6 +101,7 @@ func randomRun(t testing.TB, cfg batch.Config, seed uint64, jobs int) {
 	if len(w.done) != jobs {
 		t.Fatalf("%d of %d jobs done", len(w.done), jobs)
 	}
+	return w.s.Stats()
 }
 
 // TestRandomCodes lets decodes fail: nothing may be lost but time.

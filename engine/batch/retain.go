@@ -85,13 +85,13 @@ func (s *Scheduler) dedupe(id int) {
 		}
 		return
 	}
-	if s.tree.Covered(id) {
+	if s.tree.Covering(id, 0, len(s.runs)) >= 0 {
 		s.drop(id)
 		return
 	}
 	s.above = s.tree.Above(id, s.above[:0])
 	for _, o := range s.above {
-		if s.runs[o] == nil && s.tree.Have(int(o)) <= s.tree.Have(id) {
+		if !s.inHost(int(o)) && s.runs[o] == nil && s.tree.Have(int(o)) <= s.tree.Have(id) {
 			s.drop(int(o))
 		}
 	}
@@ -108,6 +108,9 @@ func (s *Scheduler) dropPrivate(j *job) {
 
 // usablePrefix is how many of the first n tokens of an id another sequence can start from.
 func (s *Scheduler) usablePrefix(id int, n int32) int32 {
+	if s.inHost(id) {
+		return 0
+	}
 	have := s.tree.Have(id)
 	if s.mem.lens[id] != have && s.runs[id] == nil {
 		return 0
@@ -128,9 +131,10 @@ func (s *Scheduler) usablePrefix(id int, n int32) int32 {
 // is wanted. Only comparisons count.
 func (s *Scheduler) value(id int) float64 {
 	last, hits := s.tree.Used(id)
+	n, _ := s.lengthOf(id)
 	age := (s.now - last).Seconds()
 	perToken := 1.0
-	if shallow, deep := s.cost.perToken(0, s.cfg.Chunk), s.cost.perToken(int(s.mem.lens[id]), s.cfg.Chunk); shallow > 0 {
+	if shallow, deep := s.cost.perToken(0, s.cfg.Chunk), s.cost.perToken(int(n), s.cfg.Chunk); shallow > 0 {
 		perToken = deep / shallow
 	}
 	// A prefix that was used again k times in its life is that much more likely to be used once more; a minute without
@@ -167,9 +171,12 @@ func (s *Scheduler) evict(want int, keep int) bool {
 	return true
 }
 
-// trim frees about want cells from the end of a cached prefix, but nothing that another path shares, and no more of
-// its last branch than needed. Where a sequence cannot be cut it goes as a whole.
+// trim moves a cached prefix to host memory, if that can be and is worth it. Otherwise it frees about want cells from its end, but
+// nothing that another path shares, and no more of its last branch than needed. Where a sequence cannot be cut it goes as a whole.
 func (s *Scheduler) trim(id int, want int) {
+	if s.moveOut(id) {
+		return
+	}
 	s.stats.Evictions++
 	s.haunt(id)
 	before, _, _ := s.mem.count()
@@ -213,6 +220,9 @@ func (s *Scheduler) evictID(keep, top int) int {
 
 // evictAll empties an id that holds a cached prefix.
 func (s *Scheduler) evictAll(id int) {
+	if s.moveOut(id) {
+		return
+	}
 	s.stats.Evictions++
 	s.stats.EvictedCells += uint64(s.mem.alone(id))
 	s.haunt(id)

@@ -16,6 +16,7 @@ var ErrBusy = errors.New("batch: choices are running")
 //
 // Invariants between calls: an id is running (runs[id] != nil), or holds a cached prefix (tree.Holds and no run), or
 // is empty (mem.lens 0). Pinned ids are the running ones. Operations in ops are in the mirror already.
+// In the tree alone there are further ids, from len(runs) on: what host memory holds.
 type Scheduler struct {
 	cfg   Config
 	mem   *memory
@@ -47,6 +48,7 @@ type Scheduler struct {
 	packs        []packing // scratch
 	above        []int32   // scratch
 	usable, idle prefix.Usable
+	hosted       prefix.Usable
 
 	lastPrefill bool // the last step had prefill rows alone
 	fed         bool // prefill rows alone since the last step with decode rows
@@ -62,6 +64,7 @@ type Scheduler struct {
 	ghosts      [ghosts]ghost
 	ghostAt     int
 	stats       Stats
+	host        host
 
 	auto     bool // propose layouts
 	costs    LayoutCosts
@@ -82,8 +85,8 @@ func New(cfg Config) (*Scheduler, error) {
 		return nil, err
 	}
 	s := &Scheduler{jobs: map[JobID]*job{}, tenants: map[string]*tenant{}, output: 128, reuse: reuseStart}
-	s.usable, s.idle = s.usablePrefix, s.usableIdle
-	s.isRunning = func(id int) bool { return s.runs[id] != nil }
+	s.usable, s.idle, s.hosted = s.usablePrefix, s.usableIdle, s.usableHost
+	s.isRunning = func(id int) bool { return !s.inHost(id) && s.runs[id] != nil }
 	s.reset(cfg.withDefaults())
 	return s, nil
 }
@@ -91,12 +94,14 @@ func New(cfg Config) (*Scheduler, error) {
 // reset starts over with an empty context.
 func (s *Scheduler) reset(cfg Config) {
 	ids := cfg.Sequences + cfg.Parking
-	s.cfg, s.mem, s.tree = cfg, newMemory(&cfg), prefix.NewTree(ids)
+	s.cfg, s.mem = cfg, newMemory(&cfg)
 	s.split = newSplitter(&cfg)
 	s.cost = newCostModel(s.split.equal)
 	s.runs, s.rent = make([]*run, ids), make([]float64, ids)
 	s.step = Step{Number: s.step.Number, Rows: make([]Row, 0, cfg.Chunk), Samples: make([]Sample, 0, cfg.Outputs)}
 	s.ops = s.ops[:0]
+	s.resetHost()
+	s.tree = prefix.NewTree(ids + len(s.host.entries))
 	s.sharing, s.proposed, s.draining = Sharing{}, 0, false
 	s.caution, s.mismatches = 0, 0 // the chunk may be smaller, and a halved one must hold a row
 }
@@ -128,8 +133,9 @@ func (s *Scheduler) Clear() error {
 	if s.running > 0 || s.planned {
 		return ErrBusy
 	}
-	s.mem, s.tree = newMemory(&s.cfg), prefix.NewTree(len(s.runs))
 	s.ops = s.ops[:0]
+	s.resetHost()
+	s.mem, s.tree = newMemory(&s.cfg), prefix.NewTree(len(s.runs)+len(s.host.entries))
 	clear(s.rent)
 	s.forgetMatches()
 	return nil
@@ -285,5 +291,6 @@ func (s *Scheduler) Stats() Stats {
 	if s.mem.base != nil {
 		st.Span = s.mem.base.Span()
 	}
+	st.HostPrefixes, st.HostTokens, st.HostBytes, st.HostLimit = s.host.used, s.host.tokens, s.host.bytes, s.cfg.Host.Bytes
 	return st
 }

@@ -8,8 +8,9 @@ type slip struct {
 	off      float64 // running mean of |taken - predicted| of steps with prefill rows, seconds
 	overhead float64 // running mean of what a step takes beside its decode, seconds
 
-	planned time.Duration // when the last step was planned, and what its decode took; took 0: unknown
+	planned time.Duration // when the last step was planned, what its decode took, and its moves; took 0: unknown
 	took    time.Duration
+	moved   time.Duration
 }
 
 const (
@@ -25,10 +26,10 @@ const (
 // begin notes that a step is planned now.
 func (p *slip) begin(now time.Duration) {
 	if p.took > 0 {
-		over := (now - p.planned - p.took).Seconds()
+		over := (now - p.planned - p.took - p.moved).Seconds()
 		p.overhead += slipGain * (min(max(0, over), slipMost*p.took.Seconds()) - p.overhead)
 	}
-	p.planned, p.took = now, 0
+	p.planned, p.took, p.moved = now, 0, 0
 }
 
 // observe learns from a step's decode.

@@ -29,7 +29,11 @@ const (
 
 // payRent charges cached prefixes for the time that they cost, and evicts those that have cost their price.
 func (s *Scheduler) payRent() {
-	if s.mem.base == nil || len(s.decodes) == 0 || s.step.Number%rentEvery != 0 {
+	if s.mem.base == nil {
+		return
+	}
+	s.payPrompts()
+	if len(s.decodes) == 0 || s.step.Number%rentEvery != 0 {
 		return
 	}
 	used, pinned, _ := s.mem.count()
@@ -59,7 +63,7 @@ func (s *Scheduler) evictCheap() bool {
 			best, bestValue = id, v
 		}
 	}
-	if best < 0 {
+	if best < 0 || s.waits(best) {
 		return false
 	}
 	s.trim(best, 1)
@@ -80,7 +84,12 @@ func (s *Scheduler) charge(used, top int, perCell float64) (evicted int) {
 		}
 		_, hits := s.tree.Used(id)
 		price := s.cost.perToken(int(s.mem.lens[id]), s.cfg.Chunk) * min(rentHigh, max(rentLow, 2*s.reuse)) * float64(1+hits)
-		if price > 0 && s.rent[id] > price && evicted < rentMost {
+		if evicted < rentMost && s.moveIfDue(id) {
+			evicted++
+			continue
+		}
+		next := s.saveTime(s.mem.lens[id]) <= s.host.limit && s.waits(id) // it moves out in one of the next steps
+		if price > 0 && !next && s.rent[id] > price && evicted < rentMost {
 			s.trim(id, int(alone))
 			evicted++
 		}
@@ -91,8 +100,8 @@ func (s *Scheduler) charge(used, top int, perCell float64) (evicted int) {
 // useOf says whether a request that starts from the first n tokens of an id makes use of what only that id keeps: a common
 // system prompt or a chat template's first tokens are no reason to keep the rest.
 func (s *Scheduler) useOf(id int, n int32) bool {
-	alone := s.mem.alone(id)
-	return 2*(n-(s.mem.lens[id]-alone)) >= alone
+	all, alone := s.lengthOf(id)
+	return 2*(n-(all-alone)) >= alone
 }
 
 // learnReuse notes whether a cached prefix that goes was of use.

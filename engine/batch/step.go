@@ -39,9 +39,16 @@ type OpKind uint8
 const (
 	// OpRemove is llama_memory_seq_rm(Seq, P0, P1); P0 0 and P1 -1 clear the sequence.
 	OpRemove OpKind = iota
-	// OpCopy is llama_memory_seq_cp(Src, Seq, P0, P1): the destination is empty, and P1 -1 means all. LayoutStreams and Recurrent
+	// OpCopy is llama_memory_seq_cp(Src, Seq, P0, P1): the destination is empty, or has nothing before P1 behind an OpLoad, and P1 -1 means all. LayoutStreams and Recurrent
 	// copy whole sequences only.
 	OpCopy
+	// OpSave copies the state of Seq, which can be decoded, into host slot Host, which is empty or holds something that nobody
+	// wants any more. It may fail: then the slot is named in Result.Lost.
+	OpSave
+	// OpLoad replaces the content of Seq, which is empty, by the state in host slot Host. The slot keeps it.
+	OpLoad
+	// OpForget empties host slot Host, if it holds anything.
+	OpForget
 )
 
 // Op is one change to the context's memory, to be applied in order.
@@ -49,6 +56,7 @@ type Op struct {
 	Kind     OpKind
 	Seq, Src int32
 	P0, P1   int32
+	Host     int32
 }
 
 // RowKind says what a row of the batch is for.
@@ -128,6 +136,10 @@ type Result struct {
 	Code     Code
 	Duration time.Duration // of the decode until its results were there
 	Sampled  []Sampled
+	// Saving and Loading are what the step's OpSave and OpLoad took together.
+	Saving, Loading time.Duration
+	// Lost are host slots that an OpSave of this step could not fill.
+	Lost []int32
 }
 
 // EventKind says what an Event tells.
@@ -181,15 +193,19 @@ type Stats struct {
 	// CellsUsed includes CellsCached, the cells that only cached prefixes hold.
 	CellsUsed, CellsTotal, CellsCached int
 	// Span is n_kv, the cells that attention reads in every step of LayoutUnified; 0 in LayoutStreams.
-	Span                      int
-	Steps                     uint64
-	PromptTokens              uint64 // prefilled, recomputation included
-	CachedTokens              uint64
-	CompletionTokens          uint64
-	Preemptions, Evictions    uint64
-	EvictedCells              uint64
-	Mismatches                uint64
-	PadRows                   uint64
+	Span                   int
+	Steps                  uint64
+	PromptTokens           uint64 // prefilled, recomputation included
+	CachedTokens           uint64
+	CompletionTokens       uint64
+	Preemptions, Evictions uint64
+	EvictedCells           uint64
+	Mismatches             uint64
+	PadRows                uint64
+	// HostPrefixes are cached prefixes in host memory, of HostTokens tokens and HostBytes bytes; HostLimit is the budget.
+	HostPrefixes, HostTokens  int
+	HostBytes, HostLimit      int64
+	HostSaves, HostLoads      uint64
 	LastDecodes, LastPrefills int
 	LastStep                  time.Duration
 }

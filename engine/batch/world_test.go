@@ -32,6 +32,9 @@ type world struct {
 	wish *batch.Layout // of the last EventRelayout
 	// drains says that a change of layout may take everybody's place.
 	drains bool
+	// lose, when set, says whether a save fails.
+	lose func() bool
+	lost []int32 // host slots of saves that failed in this step
 }
 
 // wantJob is the truth about a job: what each choice must have produced.
@@ -79,9 +82,7 @@ func (w *world) turn() bool {
 	if st.Idle() {
 		return false
 	}
-	for _, op := range st.Ops {
-		w.must(w.sim.Apply(op))
-	}
+	w.apply(st.Ops)
 	w.checkStep(st)
 	code := batch.CodeOK
 	if len(st.Rows) > 0 {
@@ -117,8 +118,24 @@ func (w *world) turn() bool {
 		d = w.took(st)
 	}
 	w.now += d
-	w.events(w.s.Commit(w.now, batch.Result{Code: code, Duration: d, Sampled: sampled}))
+	w.events(w.s.Commit(w.now, batch.Result{Code: code, Duration: d, Sampled: sampled, Lost: w.lost}))
 	return true
+}
+
+// apply makes operations before a decode; some saves fail.
+func (w *world) apply(ops []batch.Op) {
+	w.t.Helper()
+	w.lost = w.lost[:0]
+	for _, op := range ops {
+		if op.Kind == batch.OpSave && w.lose != nil && w.lose() {
+			w.lost = append(w.lost, op.Host)
+			continue
+		}
+		w.must(w.sim.Apply(op))
+	}
+	if st := w.s.Stats(); len(w.lost) == 0 && (st.HostTokens != w.sim.Saved() || st.HostBytes > st.HostLimit) {
+		w.t.Fatalf("%d tokens of %d bytes in host memory, budget %d; the simulator has %d", st.HostTokens, st.HostBytes, st.HostLimit, w.sim.Saved())
+	}
 }
 
 // sample draws the model's token for a sample and compares it with what the job's own tokens lead to.

@@ -10,7 +10,7 @@ func FromLoadSpec(s *engine.LoadSpec) *LoadSpec {
 		MaxSequences: int64(s.MaxSequences), Chunk: int64(s.Chunk), Threads: int64(s.Threads),
 		FlashAttention: s.FlashAttention, KvTypeK: s.KVTypeK, KvTypeV: s.KVTypeV, KvLayout: s.KVLayout,
 		Mmap: s.MMap, Mlock: s.MLock, Mode: s.Mode, Pooling: s.Pooling, ItlTargetNs: int64(s.ITLTarget),
-		QueueLimit: int64(s.QueueLimit), TenantCache: s.TenantCache,
+		QueueLimit: int64(s.QueueLimit), TenantCache: s.TenantCache, HostCache: s.HostCache,
 	}
 	for _, l := range s.LoRA {
 		out.Lora = append(out.Lora, &LoRA{Path: l.Path, Scale: l.Scale})
@@ -26,7 +26,7 @@ func ToLoadSpec(s *LoadSpec) engine.LoadSpec {
 		MaxSequences: int(s.GetMaxSequences()), Chunk: int(s.GetChunk()), Threads: int(s.GetThreads()),
 		FlashAttention: s.GetFlashAttention(), KVTypeK: s.GetKvTypeK(), KVTypeV: s.GetKvTypeV(), KVLayout: s.GetKvLayout(),
 		MMap: s.GetMmap(), MLock: s.GetMlock(), Mode: s.GetMode(), Pooling: s.GetPooling(),
-		ITLTarget: duration(s.GetItlTargetNs()), QueueLimit: int(s.GetQueueLimit()), TenantCache: s.GetTenantCache(),
+		ITLTarget: duration(s.GetItlTargetNs()), QueueLimit: int(s.GetQueueLimit()), TenantCache: s.GetTenantCache(), HostCache: s.GetHostCache(),
 	}
 	for _, l := range s.GetLora() {
 		out.LoRA = append(out.LoRA, engine.LoRA{Path: l.GetPath(), Scale: l.GetScale()})
@@ -86,6 +86,8 @@ func FromStats(s *engine.Stats) *Stats {
 		PromptTokens: s.PromptTokens, CachedTokens: s.CachedTokens, CompletionTokens: s.CompletionTokens,
 		Preemptions: s.Preemptions, Evictions: s.Evictions, GraphsReused: s.GraphsReused, Mismatches: s.Mismatches,
 		LastStepNs: int64(s.LastStep), DecodeRows: int64(s.DecodeRows), PrefillRows: int64(s.PrefillRows),
+		HostPrefixes: int64(s.HostPrefixes), HostTokens: int64(s.HostTokens), HostBytes: s.HostBytes, HostLimit: s.HostLimit,
+		HostSaves: s.HostSaves, HostLoads: s.HostLoads,
 	}
 }
 
@@ -97,5 +99,7 @@ func ToStats(s *Stats) engine.Stats {
 		PromptTokens: s.GetPromptTokens(), CachedTokens: s.GetCachedTokens(), CompletionTokens: s.GetCompletionTokens(),
 		Preemptions: s.GetPreemptions(), Evictions: s.GetEvictions(), GraphsReused: s.GetGraphsReused(), Mismatches: s.GetMismatches(),
 		LastStep: duration(s.GetLastStepNs()), DecodeRows: int(s.GetDecodeRows()), PrefillRows: int(s.GetPrefillRows()),
+		HostPrefixes: int(s.GetHostPrefixes()), HostTokens: int(s.GetHostTokens()), HostBytes: s.GetHostBytes(), HostLimit: s.GetHostLimit(),
+		HostSaves: s.GetHostSaves(), HostLoads: s.GetHostLoads(),
 	}
 }

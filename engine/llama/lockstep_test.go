@@ -1,6 +1,7 @@
 package llama_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -32,11 +33,13 @@ func lockstepCases() []lockstep {
 		return llama.ContextParams{Ctx: ctx, Batch: chunk, UBatch: chunk, SeqMax: seqs, OutputsMax: seqs, Threads: 1, KVUnified: true}
 	}
 	str := uni(256*4, 4, 64)
+	host := batch.Host{Bytes: 3000, TokenBytes: 1, Save: time.Microsecond, Load: time.Microsecond}
 	str.KVUnified = false
 	return []lockstep{
 		{name: "unified", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: uni(512, 6, 64), cfg: batch.Config{Context: 256, Parking: 12}},
 		{name: "unified without parking", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: uni(512, 8, 64), cfg: batch.Config{Context: 512, MaxRunning: 4}},
 		{name: "streams", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: str, cfg: batch.Config{Layout: batch.LayoutStreams}},
+		{name: "host memory", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: uni(512, 6, 64), cfg: batch.Config{Context: 256, Parking: 12, Host: host}},
 		{name: "sliding window", spec: toygguf.Spec{Kind: toygguf.Gemma3, Layers: 6, Embd: 64, SWA: 96}, params: uni(1024, 4, 64), cfg: batch.Config{Context: 512, Parking: 6, Window: 96}, window: true},
 		{name: "sliding window in streams", spec: toygguf.Spec{Kind: toygguf.Gemma3, Layers: 6, Embd: 64, SWA: 96}, params: streamsOf(uni(512*4, 4, 64)), cfg: batch.Config{Layout: batch.LayoutStreams, Window: 96}, window: true},
 		{name: "hybrid", spec: toygguf.Spec{Kind: toygguf.Jamba}, params: uni(512, 6, 64), cfg: batch.Config{Context: 256, MaxRunning: 3, Recurrent: true}},
@@ -74,6 +77,7 @@ type pair struct {
 	jobs  map[batch.JobID]*pairJob
 	rng   *rand.Rand
 	drawn int
+	host  map[int32][]byte
 }
 
 type pairJob struct {
@@ -82,7 +86,7 @@ type pairJob struct {
 
 func (c lockstep) run(t *testing.T, seed uint64) {
 	m := toy(t, c.spec)
-	p := &pair{t: t, jobs: map[batch.JobID]*pairJob{}, rng: rand.New(rand.NewPCG(seed, 11))}
+	p := &pair{t: t, jobs: map[batch.JobID]*pairJob{}, host: map[int32][]byte{}, rng: rand.New(rand.NewPCG(seed, 11))}
 	p.lib = newContext(t, m, c.params)
 	p.plain = newContext(t, m, llama.ContextParams{Ctx: 1024, Batch: 512, UBatch: 512, SeqMax: 1, Threads: 1, KVUnified: true, SWAFull: true})
 	p.batch = newBatch(t, 512, 1)
@@ -123,6 +127,9 @@ func (c lockstep) run(t *testing.T, seed uint64) {
 			t.Fatal("no end")
 		}
 	}
+	if st := p.sched.Stats(); p.cfg.Host.Bytes > 0 {
+		t.Logf("saved %d, loaded %d", st.HostSaves, st.HostLoads)
+	}
 	if st := p.sched.Stats(); st.Jobs > 0 || st.Mismatches > 0 || p.drawn == 0 {
 		t.Fatalf("at the end: %+v, %d samples compared", st, p.drawn)
 	}
@@ -150,15 +157,54 @@ func (p *pair) apply(ops []batch.Op) {
 	p.t.Helper()
 	for _, op := range ops {
 		err := p.sim.Apply(op)
-		if err == nil && op.Kind == batch.OpCopy {
-			err = p.lib.SeqCp(op.Src, op.Seq, op.P0, op.P1)
-		} else if err == nil {
-			err = p.lib.SeqRm(op.Seq, op.P0, op.P1)
+		if err == nil {
+			err = p.applyLibrary(op)
 		}
 		if err != nil {
 			p.t.Fatalf("%+v: %v", op, err)
 		}
 	}
+}
+
+func (p *pair) applyLibrary(op batch.Op) error {
+	switch op.Kind {
+	case batch.OpCopy:
+		return p.lib.SeqCp(op.Src, op.Seq, op.P0, op.P1)
+	case batch.OpSave:
+		n, err := p.lib.SeqStateSize(op.Seq, 0)
+		if err != nil {
+			return err
+		}
+		p.host[op.Host] = make([]byte, n)
+		_, err = p.lib.SeqStateGet(p.host[op.Host], op.Seq, 0)
+		return err
+	case batch.OpLoad:
+		if err := p.lib.SeqStateSet(p.host[op.Host], op.Seq, 0); err != nil {
+			return err
+		}
+		return p.sameOrder(op)
+	case batch.OpForget:
+		delete(p.host, op.Host)
+		return nil
+	}
+	return p.lib.SeqRm(op.Seq, op.P0, op.P1)
+}
+
+// sameOrder saves what was loaded: a state lists cells in order, so the same state means the same order of positions. Only
+// the sequence's id in each cell is another one.
+func (p *pair) sameOrder(op batch.Op) error {
+	before := p.host[op.Host]
+	after := make([]byte, len(before))
+	if n, err := p.lib.SeqStateGet(after, op.Seq, 0); err != nil || n != len(before) {
+		return fmt.Errorf("a loaded state of %d bytes is saved in %d: %w", len(before), n, err)
+	}
+	for i := 0; i+4 <= len(before); i += 4 {
+		was, is := binary.LittleEndian.Uint32(before[i:]), binary.LittleEndian.Uint32(after[i:])
+		if was != is && (is != uint32(op.Seq) || was >= uint32(p.cfg.Sequences)) {
+			return fmt.Errorf("a loaded state is saved otherwise: word %d was %#x and is %#x", i/4, was, is)
+		}
+	}
+	return nil
 }
 
 // step is one Plan and Commit on both.

@@ -251,6 +251,61 @@ func (c *Cells) Copy(src, dst int, n int32) {
 	}
 }
 
+// Order appends to dst the positions of a sequence by ascending cell: the order in which a saved state lists them. It is nil
+// when that is the order of positions, as it is unless the sequence was computed into scattered cells that wrapped around.
+func (c *Cells) Order(id int, dst []int32) []int32 {
+	s := &c.seqs[id]
+	cells := s.cells[s.off:]
+	if slices.IsSorted(cells) {
+		return nil
+	}
+	for i := range cells {
+		dst = append(dst, s.first+int32(i))
+	}
+	slices.SortFunc(dst, func(a, b int32) int { return int(*s.at(a) - *s.at(b)) })
+	return dst
+}
+
+// Restore is llama_state_seq_set_data to an empty sequence: the state's n positions, in its order (nil: ascending), get the
+// cells that one evaluation of n rows would. It returns false and changes nothing when there are too few. There is no window.
+//
+// Where the library leaves its head then does not matter: without a window it never is behind the lowest free cell.
+func (c *Cells) Restore(id, n int, order []int32) bool {
+	s := &c.seqs[id]
+	if s.len() > 0 || c.window > 0 {
+		panic("prefix: restore to a sequence that is not empty, or with a window")
+	}
+	if !c.find(n) {
+		return false
+	}
+	s.first, s.off, s.cells = 0, 0, slices.Grow(s.cells[:0], n)[:n]
+	for i, idx := range c.found {
+		p := int32(i)
+		if order != nil {
+			p = order[i]
+		}
+		s.cells[p], c.pos[idx] = idx, p
+		c.own(int(idx), id)
+	}
+	c.head = int(c.found[n-1]) + 1
+	return true
+}
+
+// Graft gives a restored sequence, whose cells nobody shares, the cells of another one for its first n positions, which are the same
+// there, in place of its own: seq_rm of those and seq_cp of these. n is less than either has.
+func (c *Cells) Graft(src, dst int, n int32) {
+	s, d := &c.seqs[src], &c.seqs[dst]
+	c.Remove(dst, 0, n)
+	if s.first != 0 || s.end() < n || d.first != n {
+		panic("prefix: graft of what is not there")
+	}
+	d.cells = slices.Concat(s.cells[s.off:s.off+int(n)], d.cells[d.off:])
+	d.first, d.off = 0, 0
+	for _, i := range d.cells[:n] {
+		c.own(int(i), dst)
+	}
+}
+
 // CopyFrom makes c, a pool of the same shape, equal to o: what seq_cp does between the buffers of two streams. The ids
 // are unpinned.
 func (c *Cells) CopyFrom(o *Cells) {

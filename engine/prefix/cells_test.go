@@ -3,6 +3,7 @@ package prefix
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -115,6 +116,16 @@ func (p *plain) copy(src, dst int, n int32) {
 	}
 }
 
+// saved lists the positions of a sequence by cell.
+func (p *plain) saved(id int) (pos []int32) {
+	for _, c := range p.cells {
+		if c.owners[id] {
+			pos = append(pos, c.pos)
+		}
+	}
+	return pos
+}
+
 // from returns the lowest position of id from which on keep holds for all its cells.
 func (p *plain) from(id int, keep func(plainCell) bool) int32 {
 	at := p.end(id)
@@ -149,7 +160,7 @@ func randomCells(t *testing.T, rng *rand.Rand, size, window int) {
 	c, p := NewCells(size, ids, window), newPlain(size, int32(window))
 	for range 300 {
 		id := rng.IntN(ids)
-		switch rng.IntN(8) {
+		switch rng.IntN(9) {
 		case 0:
 			n := int32(0)
 			if end := c.End(id); end > 0 && rng.IntN(2) == 0 {
@@ -167,6 +178,10 @@ func randomCells(t *testing.T, rng *rand.Rand, size, window int) {
 			on := rng.IntN(2) == 0
 			c.SetPinned(id, on)
 			p.pinned[id] = on
+		case 3:
+			if dst := rng.IntN(ids); window == 0 && c.Len(dst) == 0 && c.End(id) > 0 {
+				saveAndRestore(t, c, p, id, dst)
+			}
 		default:
 			seqs, pos := randomRows(rng, c, ids)
 			if got, want := c.Place(seqs, pos), p.place(seqs, pos); got != want {
@@ -174,6 +189,33 @@ func randomCells(t *testing.T, rng *rand.Rand, size, window int) {
 			}
 		}
 		compare(t, c, p, ids)
+	}
+}
+
+// saveAndRestore brings the state of a sequence back under another id.
+func saveAndRestore(t *testing.T, c *Cells, p *plain, id, dst int) {
+	t.Helper()
+	pos := p.saved(id)
+	order := c.Order(id, nil)
+	if order == nil && !slices.IsSorted(pos) || order != nil && !slices.Equal(order, pos) {
+		t.Fatalf("order %v, want %v", order, pos)
+	}
+	ids := make([]int32, len(pos))
+	for i := range ids {
+		ids[i] = int32(dst)
+	}
+	if got, want := c.Restore(dst, len(pos), order), p.place(ids, pos); got != want {
+		t.Fatalf("restore: %v, want %v", got, want)
+	}
+	defer func() {
+		if n := min(c.End(id), c.End(dst)-1); n > 0 && c.Len(dst) > 0 {
+			c.Graft(id, dst, n)
+			p.remove(dst, 0, n)
+			p.copy(id, dst, n)
+		}
+	}()
+	if again := c.Order(dst, nil); again == nil && !slices.IsSorted(p.saved(dst)) || again != nil && !slices.Equal(again, p.saved(dst)) {
+		t.Fatalf("restored in the order %v, want %v", again, p.saved(dst))
 	}
 }
 

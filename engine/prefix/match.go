@@ -105,21 +105,22 @@ func (t *Tree) better(id, old int, n int32) bool {
 	return id < old
 }
 
-// Covered reports whether another holder, below or at the same place, has computed everything that this one has.
-func (t *Tree) Covered(id int) bool {
+// Covering returns another holder of the ids from..to-1, below or at the same place, that has computed everything that this one
+// has; -1: none.
+func (t *Tree) Covering(id, from, to int) int {
 	h := &t.holders[id]
 	t.stack = append(t.stack[:0], h.at)
 	for len(t.stack) > 0 {
 		n := t.stack[len(t.stack)-1]
 		t.stack = t.stack[:len(t.stack)-1]
 		for _, o := range n.ids {
-			if int(o) != id && t.holders[o].have >= h.have {
-				return true
+			if int(o) != id && int(o) >= from && int(o) < to && t.holders[o].have >= h.have {
+				return int(o)
 			}
 		}
 		t.stack = append(t.stack, n.kids...)
 	}
-	return false
+	return -1
 }
 
 // Twin returns another holder that ends at the same place with as many tokens, -1 for none.

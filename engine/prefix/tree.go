@@ -220,6 +220,17 @@ func (t *Tree) Rename(from, to int) {
 	t.version++
 }
 
+// Share makes another id, which must not be a holder, one of the same path, with the same history.
+func (t *Tree) Share(from, to int) {
+	if t.Holds(to) {
+		panic("prefix: id holds a path already")
+	}
+	h := t.holders[from]
+	h.at.ids = append(h.at.ids, int32(to))
+	t.holders[to] = h
+	t.version++
+}
+
 // prune removes nodes that no holder needs, from n upwards, and joins an only child with its parent's edge.
 func (t *Tree) prune(n *node) {
 	for len(n.ids) == 0 && len(n.kids) == 0 {

@@ -60,7 +60,7 @@ func randomTree(t *testing.T, rng *rand.Rand) {
 	for range 400 {
 		id := rng.IntN(ids)
 		path, held := f.path[id]
-		switch op := rng.IntN(7); {
+		switch op := rng.IntN(8); {
 		case op == 0 && held:
 			tree.Remove(id)
 			delete(f.path, id)
@@ -82,6 +82,11 @@ func randomTree(t *testing.T, rng *rand.Rand) {
 				f.path[to], f.have[to], f.key[to] = path, f.have[id], f.key[id]
 				delete(f.path, id)
 				delete(f.have, id)
+			}
+		case op == 5 && held:
+			if to := rng.IntN(ids); f.path[to] == nil {
+				tree.Share(id, to)
+				f.path[to], f.have[to], f.key[to] = path, f.have[id], f.key[id]
 			}
 		case !held:
 			w := word()
@@ -144,8 +149,10 @@ func checkTree(t *testing.T, tree *Tree, f *flat, ids int) {
 				twin = twin || (len(p) == len(path) && f.have[o] == f.have[id])
 			}
 		}
-		if tree.Covered(id) != covered || (tree.Twin(id) >= 0) != twin {
-			t.Fatalf("id %d: covered %v twin %v, want %v %v", id, tree.Covered(id), tree.Twin(id) >= 0, covered, twin)
+		if by := tree.Covering(id, 0, ids); (by >= 0) != covered || (tree.Twin(id) >= 0) != twin {
+			t.Fatalf("id %d: covered by %d, twin %v, want %v %v", id, by, tree.Twin(id) >= 0, covered, twin)
+		} else if covered && (tree.Covering(id, by, by+1) != by || tree.Covering(id, by+1, ids) == by || tree.Covering(id, 0, by) == by) {
+			t.Fatalf("id %d: covered by %d, not within bounds", id, by)
 		}
 	}
 	if len(f.path) == 0 && len(tree.roots) > 0 {

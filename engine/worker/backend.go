@@ -59,6 +59,13 @@ type Memory interface {
 	// PosMin and PosMax are -1 for an empty sequence.
 	PosMin(seq int32) int32
 	PosMax(seq int32) int32
+
+	// Save copies what a sequence holds, SaveSize bytes, into a slot of host memory; after an error the slot is empty. Load brings
+	// it back to a sequence, which is empty, and leaves the slot as it is. Forget frees the slot.
+	Save(seq, slot int32) error
+	Load(slot, seq int32) error
+	Forget(slot int32)
+	SaveSize(seq int32) (int, error)
 }
 
 // Decoder computes. Decode may return before the device is done; Sync waits for it.

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -29,15 +30,18 @@ type fakeModel struct {
 	sim  *kvsim.Sim
 	outs []int // row of each output
 
-	mu       sync.Mutex
-	code     func(step int) batch.Code // test's say in each decode's result; nil: CodeOK
-	decode   func(rows []batch.Row)    // called before each decode
-	copyLost bool                      // copies do nothing: what the self-test must notice
-	steps    int
-	rows     int // open Rows
-	async    bool
-	auto     bool
-	relaid   []batch.Layout
+	mu        sync.Mutex
+	code      func(step int) batch.Code // test's say in each decode's result; nil: CodeOK
+	decode    func(rows []batch.Row)    // called before each decode
+	saveFails func() bool
+	loadFails bool
+	loadLost  bool // loads do nothing
+	copyLost  bool // copies do nothing: what the self-test must notice
+	steps     int
+	rows      int // open Rows
+	async     bool
+	auto      bool
+	relaid    []batch.Layout
 }
 
 func newFakeModel(cfg batch.Config) *fakeModel {
@@ -113,8 +117,28 @@ func (m *fakeModel) Copy(src, dst, p0, p1 int32) error {
 	return m.sim.Copy(src, dst, p0, p1)
 }
 
+func (m *fakeModel) Save(seq, slot int32) error {
+	if m.saveFails != nil && m.saveFails() {
+		return errors.New("the test says that there is no memory")
+	}
+	return m.sim.Save(seq, slot)
+}
+func (m *fakeModel) Load(slot, seq int32) error {
+	switch {
+	case m.loadLost:
+		return nil
+	case m.loadFails:
+		return errors.New("the test says that the state does not fit")
+	}
+	return m.sim.Load(slot, seq)
+}
+func (m *fakeModel) Forget(slot int32)               { _ = m.sim.Apply(batch.Op{Kind: batch.OpForget, Host: slot}) }
+func (m *fakeModel) SaveSize(seq int32) (int, error) { return 30 + 10*int(m.sim.End(seq)), nil }
+
 func (m *fakeModel) Clear() error {
+	old := m.sim
 	m.sim = kvsim.New(kvsim.ConfigOf(m.cfg))
+	m.sim.TakeSaved(old)
 	return nil
 }
 func (m *fakeModel) PosMin(seq int32) int32 { return min(0, m.sim.End(seq)-1) }

@@ -73,6 +73,7 @@ type loop struct {
 	picks    []Pick
 	picked   []*choice
 	sampled  []batch.Sampled
+	lost     []int32
 	scratch  []byte
 	refused  int
 	phases   phases
@@ -259,10 +260,11 @@ func (l *loop) oneStep() (idle bool, err error) {
 		}
 		return true, nil
 	}
-	if err := l.apply(step.Ops); err != nil {
+	res := batch.Result{Sampled: l.sampled[:0], Lost: l.lost[:0]}
+	if err := l.apply(step.Ops, &res); err != nil {
 		return false, err
 	}
-	res := batch.Result{Sampled: l.sampled[:0]}
+	l.lost = res.Lost
 	planned := l.now()
 	if len(step.Rows) > 0 {
 		began := l.now()
@@ -285,7 +287,7 @@ func (l *loop) oneStep() (idle bool, err error) {
 		}
 	}
 	if res.Code == batch.CodeOK {
-		if err := l.apply(step.After); err != nil {
+		if err := l.apply(step.After, &res); err != nil {
 			return false, err
 		}
 		if res.Sampled, err = l.sample(step, res.Sampled); err != nil {
@@ -310,7 +312,7 @@ func (l *loop) oneStep() (idle bool, err error) {
 	return false, nil
 }
 
-// slowStep is the least duration of a step that is worth a line in the log, slowFactor how far above its prediction.
+// slowStep is the least duration of a step, or of a move to or from host memory, that is worth a line in the log, slowFactor how far above its prediction.
 const (
 	slowStep   = 250 * time.Millisecond
 	slowFactor = 5
@@ -350,15 +352,27 @@ func (l *loop) judge(code batch.Code, err error) error {
 	return nil
 }
 
-// apply makes the step's memory operations.
-func (l *loop) apply(ops []batch.Op) error {
+// apply makes the step's memory operations. What became of host memory is noted in res.
+func (l *loop) apply(ops []batch.Op, res *batch.Result) error {
 	for _, op := range ops {
 		var err error
+		began := l.now()
 		switch op.Kind {
 		case batch.OpRemove:
 			err = l.model.Remove(op.Seq, op.P0, op.P1)
 		case batch.OpCopy:
 			err = l.model.Copy(op.Src, op.Seq, op.P0, op.P1)
+		case batch.OpSave:
+			if lost := l.model.Save(op.Seq, op.Host); lost != nil { // it is computed again when it is wanted
+				l.log.Warn("a cached prefix could not be moved to host memory", "tokens", op.P1, "err", lost)
+				res.Lost = append(res.Lost, op.Host)
+			}
+			res.Saving += l.moved(op, began)
+		case batch.OpLoad:
+			err = l.model.Load(op.Host, op.Seq)
+			res.Loading += l.moved(op, began)
+		case batch.OpForget:
+			l.model.Forget(op.Host)
 		}
 		if err != nil {
 			// The mirror and the memory differ from here on: only a fresh process is right again.
@@ -366,6 +380,15 @@ func (l *loop) apply(ops []batch.Op) error {
 		}
 	}
 	return nil
+}
+
+// moved is how long a move to or from host memory took.
+func (l *loop) moved(op batch.Op, began time.Duration) time.Duration {
+	took := l.now() - began
+	if took > slowStep {
+		l.log.Warn("slow move of a cached prefix", "took", took, "tokens", op.P1, "load", op.Kind == batch.OpLoad)
+	}
+	return took
 }
 
 // sample draws the step's tokens, turns them into events and answers the scheduler.

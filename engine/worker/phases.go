@@ -30,7 +30,7 @@ func (p *phases) note(l *loop, rows int, plan, decode, sample, commit time.Durat
 	l.log.Info("decode-only steps, means", slog.Int("steps", p.steps), slog.Float64("rows", float64(p.rows)/float64(p.steps)),
 		slog.Duration("plan", p.plan/n), slog.Duration("decode", p.decode/n), slog.Duration("sample", p.sample/n),
 		slog.Duration("commit", p.commit/n), slog.Uint64("graphs_reused_in_all_steps", reused-min(reused, p.reused)),
-		slog.Int("span", st.Span), slog.Int("cells_cached", st.CellsCached), slog.Uint64("evictions", st.Evictions))
+		slog.Int("span", st.Span), slog.Int("cells_cached", st.CellsCached), slog.Int("host_tokens", st.HostTokens), slog.Uint64("evictions", st.Evictions))
 	*p = phases{reused: reused}
 }
 

@@ -22,6 +22,7 @@ func rehearse(ctx context.Context, m Model, cfg batch.Config, costs []warmed, de
 		return err
 	}
 	cfg.QueueLimit = 0 // the default, whatever clients may be allowed
+	cfg.Host = batch.Host{}
 	sched, err := batch.New(cfg)
 	if err != nil {
 		return err

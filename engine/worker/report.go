@@ -146,5 +146,7 @@ func (l *loop) publish() {
 		Steps: s.Steps, PromptTokens: s.PromptTokens, CachedTokens: s.CachedTokens, CompletionTokens: s.CompletionTokens,
 		Preemptions: s.Preemptions, Evictions: s.Evictions, Mismatches: s.Mismatches, GraphsReused: l.reused, LastStep: s.LastStep,
 		DecodeRows: s.LastDecodes, PrefillRows: s.LastPrefills,
+		HostPrefixes: s.HostPrefixes, HostTokens: s.HostTokens, HostBytes: s.HostBytes, HostLimit: s.HostLimit,
+		HostSaves: s.HostSaves, HostLoads: s.HostLoads,
 	})
 }

@@ -15,6 +15,7 @@ const (
 	featureParking = "parked prefixes"
 	featureTrim    = "prefix trimming"
 	featurePad     = "padded steps"
+	featureHost    = "host tier"
 )
 
 // selfTest tries, on the loaded model, what the scheduler builds on and the library's header does not promise. A check
@@ -46,6 +47,9 @@ func selfTest(m Model, cfg *batch.Config) ([]engine.Feature, error) {
 	}
 	if cfg.Sequences > 2 && !cfg.Recurrent && !cfg.NoPad {
 		check(featurePad, func() { cfg.NoPad = true }, t.pads)
+	}
+	if cfg.Host.Bytes > 0 && !cfg.NoCopy && !cfg.NoTrim {
+		check(featureHost, func() { cfg.Host = batch.Host{} }, func() error { return t.saves(&cfg.Host, int32(min(1, cfg.Sequences-1))) })
 	}
 	return out, m.Clear()
 }

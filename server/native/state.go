@@ -37,6 +37,9 @@ type psModel struct {
 	CellsUsed      int       `json:"cells_used"`
 	CellsCached    int       `json:"cells_cached"`
 	CellsTotal     int       `json:"cells_total"`
+	HostTokens     int       `json:"host_tokens"`
+	HostBytes      int64     `json:"host_bytes"`
+	HostLimit      int64     `json:"host_limit"`
 	Running        int       `json:"running"`
 	Waiting        int       `json:"waiting"`
 	MaxSequences   int       `json:"max_sequences"`
@@ -95,6 +98,7 @@ func psRow(s api.Status) psModel {
 		Backend: s.Info.Backend, Device: s.Info.Device.Name, DeviceName: s.Info.Device.Description, PCI: s.Info.Device.PCI,
 		FallbackReason: s.FallbackReason, PID: s.PID, Restarts: s.Restarts, LoadedAt: s.LoadedAt,
 		CellsUsed: s.Stats.CellsUsed, CellsCached: s.Stats.CellsCached, CellsTotal: s.Stats.CellsTotal,
+		HostTokens: s.Stats.HostTokens, HostBytes: s.Stats.HostBytes, HostLimit: s.Stats.HostLimit,
 		Running: s.Stats.Running, Waiting: s.Stats.Waiting, MaxSequences: s.Info.MaxSequences,
 		KVLayout: s.Info.KVLayout, LlamaVersion: s.Info.LlamaVersion,
 	}

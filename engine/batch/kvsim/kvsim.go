@@ -60,6 +60,7 @@ type Sim struct {
 	base   []*pool // one, or one for each stream; none without attention
 	win    []*pool
 	states map[int32][]engine.Token // Recurrent: what each id's state has read
+	saved  map[int32][]cell         // by host slot: the cells of a sequence, by index
 	next   []engine.Token           // of the last Decode, by row
 	evals  int
 }
@@ -72,7 +73,7 @@ func New(c Config) *Sim {
 	if c.Vocab == 0 {
 		c.Vocab = 1000
 	}
-	s := &Sim{cfg: c, states: map[int32][]engine.Token{}}
+	s := &Sim{cfg: c, states: map[int32][]engine.Token{}, saved: map[int32][]cell{}}
 	n, size := 1, c.Cells
 	if c.Layout == batch.LayoutStreams {
 		n, size = c.Sequences, c.Context
@@ -104,8 +105,16 @@ func (s *Sim) pools(id int32) []*pool {
 
 // Apply does one operation of a step.
 func (s *Sim) Apply(op batch.Op) error {
-	if op.Kind == batch.OpCopy {
+	switch op.Kind {
+	case batch.OpCopy:
 		return s.Copy(op.Src, op.Seq, op.P0, op.P1)
+	case batch.OpSave:
+		return s.Save(op.Seq, op.Host)
+	case batch.OpLoad:
+		return s.Load(op.Host, op.Seq)
+	case batch.OpForget:
+		delete(s.saved, op.Host)
+		return nil
 	}
 	return s.Remove(op.Seq, op.P0, op.P1)
 }
@@ -162,12 +171,13 @@ func (s *Sim) known(ids ...int32) error {
 	return nil
 }
 
-// Copy is llama_memory_seq_cp. The destination must be empty: the library would merge the two.
+// Copy is llama_memory_seq_cp. The destination must have nothing there: the library would merge the two.
 func (s *Sim) Copy(src, dst, p0, p1 int32) error {
 	if err := s.known(src, dst); err != nil {
 		return err
 	}
-	if src == dst || len(s.Tokens(dst)) > 0 || p0 != 0 {
+	behind := s.cfg.Layout == batch.LayoutUnified && p1 >= 0 && s.First(dst) >= p1 // what dst has lies behind the range
+	if src == dst || len(s.Tokens(dst)) > 0 && !behind || p0 != 0 {
 		return fmt.Errorf("kvsim: seq_cp(%d, %d, %d, %d) to a sequence that is not empty", src, dst, p0, p1)
 	}
 	whole := p1 < 0

@@ -28,9 +28,10 @@ type model struct {
 
 	aborting sync.Mutex // held where ctx is replaced, for Abort comes from any goroutine
 
-	scales       []float32 // of lora
-	auto         bool      // the layout may be changed
-	unifiedCells int       // the pool in the unified layout
+	host         map[int32][]byte // saved sequences by slot
+	scales       []float32        // of lora
+	auto         bool             // the layout may be changed
+	unifiedCells int              // the pool in the unified layout
 	log          *slog.Logger
 	info         engine.Info
 	cfg          batch.Config
@@ -150,6 +151,7 @@ func (m *model) chatContext() error {
 	case !m.cfg.Recurrent:
 		m.cfg.Parking = c.MaxSeqID() - c.NSeqMax()
 	}
+	m.cfg.Host = m.hostBudget()
 	if !m.Async() {
 		m.cfg.MinPrefill, m.cfg.IdleTarget = cpuMinPrefill, cpuIdleTarget
 	}
@@ -317,6 +319,7 @@ func (m *model) describe(mi llama.ModelInfo, dev llama.Device) {
 
 // Close frees everything in the order that the handles demand.
 func (m *model) Close() {
+	m.forgetAll()
 	closeAll := []interface{ Close() error }{}
 	if m.s != nil {
 		closeAll = append(closeAll, m.s)

@@ -1,0 +1,196 @@
+package batch
+
+// Host memory takes what has to leave the device, or had better: saving a cached prefix and loading it again are two copies, which
+// cost far less than computing it again. What it holds are further holders of the prefix tree, so that they are found, remembered
+// and forgotten like those on the device; ids from len(runs) on are theirs, one for each slot. An entry is a whole sequence: a
+// trunk that several share is saved with each of them.
+
+const (
+	// hostSlots bounds the entries.
+	hostSlots = 256
+	// moveGain is the weight of a step in the running price of a token that is moved.
+	moveGain = 0.3
+)
+
+// host is what host memory holds.
+type host struct {
+	entries      []hostEntry // by slot
+	used, tokens int
+	bytes        int64
+	keep         int // id of the entry that is about to be loaded; -1: none
+	save, load   moveCost
+	fixed, spent float64 // seconds that every move takes; that those of this step do
+	limit        float64 // and may
+}
+
+// hostEntry is one sequence; n is 0 in an empty slot.
+type hostEntry struct {
+	n     int32
+	order []int32 // positions as the state lists them, nil: ascending
+	step  uint64  // in which it was saved
+}
+
+// moveCost is the price of moves in one direction.
+type moveCost struct {
+	token        float64 // seconds
+	tokens, many int     // in the step that is planned
+	high         int     // outliers in a row
+}
+
+// begin starts a new step.
+func (h *host) begin() {
+	h.spent, h.keep = 0, -1
+	h.save.tokens, h.save.many, h.load.tokens, h.load.many = 0, 0, 0, 0
+}
+
+// observe learns that the moves of a step took t seconds. A lone outlier teaches nothing.
+func (c *moveCost) observe(t, fixed float64) {
+	if c.tokens == 0 || t <= 0 {
+		return
+	}
+	seen := max(0, t-fixed*float64(c.many)) / float64(c.tokens)
+	if seen > outlier*c.token {
+		if c.high++; c.high < persistent {
+			return
+		}
+	} else {
+		c.high = 0
+	}
+	c.token += moveGain * (min(seen, outlier*c.token) - c.token)
+}
+
+// resetHost empties host memory, and starts it for a new config.
+func (s *Scheduler) resetHost() {
+	for slot := range s.host.entries {
+		if s.host.entries[slot].n > 0 {
+			s.ops = append(s.ops, Op{Kind: OpForget, Host: int32(slot)})
+		}
+	}
+	c := &s.cfg.Host
+	h := host{keep: -1, fixed: c.Move.Seconds(), limit: copyLimit}
+	h.save.token, h.load.token = max(c.Save.Seconds(), 1e-9), max(c.Load.Seconds(), 1e-9)
+	if c.Bytes > 0 {
+		h.entries = make([]hostEntry, hostSlots)
+	}
+	s.host = h
+}
+
+// hosts says that there is host memory.
+func (s *Scheduler) hosts() bool { return len(s.host.entries) > 0 }
+
+// inHost says that an id of the tree is one of host memory's.
+func (s *Scheduler) inHost(id int) bool { return id >= len(s.runs) }
+
+// lengthOf is how many tokens an idle id holds, and how many of them it alone: on the device, or as far as the tree knows.
+func (s *Scheduler) lengthOf(id int) (n, alone int32) {
+	if s.inHost(id) {
+		n = s.host.entries[id-len(s.runs)].n
+		return n, n - min(n, s.tree.Branch(id))
+	}
+	return s.mem.lens[id], s.mem.alone(id)
+}
+
+// saveTime and loadTime are what moving n tokens takes, in seconds.
+func (s *Scheduler) saveTime(n int32) float64 { return s.host.fixed + float64(n)*s.host.save.token }
+func (s *Scheduler) loadTime(n int32) float64 { return s.host.fixed + float64(n)*s.host.load.token }
+
+// hostBytes is what n saved tokens take.
+func (s *Scheduler) hostBytes(n int32) int64 {
+	return s.cfg.Host.EntryBytes + int64(n)*s.cfg.Host.TokenBytes
+}
+
+// moveRoom is how many seconds moves may still take in this step.
+func (s *Scheduler) moveRoom() float64 { return s.host.limit - s.host.spent }
+
+// limitMoves sets how long moves may take in the step that is planned, for everybody waits for them: where nothing decodes, half of
+// what such a step may take. Otherwise copyLimit, or, where steps are slow, what prompt rows might take beside the decode rows; they
+// get the less for it. In what is planned last, which comes on top of them, copyLimit.
+func (s *Scheduler) limitMoves(last bool) {
+	h := &s.host
+	switch {
+	case !s.hosts():
+	case len(s.decodes) == 0:
+		h.limit = s.cfg.IdleTarget.Seconds() / 2
+	case last:
+		h.limit = min(h.limit, h.spent+copyLimit)
+	default:
+		base := s.decodeTime()
+		h.limit = max(copyLimit, min((targetFactor-1)*base, s.stepTarget(base)-base))
+	}
+}
+
+// store plans that a slot gets the n tokens of an id.
+func (s *Scheduler) store(from, slot int, n int32) {
+	e := &s.host.entries[slot]
+	e.n, e.step, e.order = n, s.step.Number, s.mem.base.Order(from, nil)
+	s.ops = append(s.ops, Op{Kind: OpSave, Seq: int32(from), Host: int32(slot), P1: n})
+	h := &s.host
+	h.spent += s.saveTime(n)
+	h.save.tokens, h.save.many = h.save.tokens+int(n), h.save.many+1
+	h.used, h.tokens, h.bytes = h.used+1, h.tokens+int(n), h.bytes+s.hostBytes(n)
+	s.stats.HostSaves++
+}
+
+// density is value per byte that a prefix takes in host memory: what others have, too, is not lost with it.
+func (s *Scheduler) density(id int) float64 {
+	n, alone := s.lengthOf(id)
+	return s.value(id) * float64(1+alone) / float64(1+n)
+}
+
+// freeSlot returns an empty slot for what an idle id holds, within the budget: entries go that are prefixes of it, then those that
+// are worth less. -1: there is none.
+func (s *Scheduler) freeSlot(id int) int {
+	s.above = s.tree.Above(id, s.above[:0])
+	for _, o := range s.above {
+		if s.inHost(int(o)) && int(o) != s.host.keep {
+			if _, hits := s.tree.Used(int(o)); hits > 0 {
+				s.learnReuse(hits) // its conversation went on
+			}
+			s.forget(int(o))
+		}
+	}
+	for s.host.used == len(s.host.entries) || s.host.bytes+s.hostBytes(s.mem.lens[id]) > s.cfg.Host.Bytes {
+		worst := -1
+		for slot := range s.host.entries {
+			o := len(s.runs) + slot
+			if s.host.entries[slot].n > 0 && o != s.host.keep && (worst < 0 || s.density(o) < s.density(worst)) {
+				worst = o
+			}
+		}
+		if worst < 0 || s.density(worst) > s.density(id) {
+			return -1
+		}
+		_, hits := s.tree.Used(worst)
+		s.learnReuse(hits)
+		s.haunt(worst)
+		s.forget(worst)
+	}
+	for slot := range s.host.entries {
+		if s.host.entries[slot].n == 0 {
+			return slot
+		}
+	}
+	return -1
+}
+
+// forget frees the slot of an id of host memory.
+func (s *Scheduler) forget(id int) {
+	slot := id - len(s.runs)
+	h, e := &s.host, &s.host.entries[slot]
+	h.used, h.tokens, h.bytes = h.used-1, h.tokens-int(e.n), h.bytes-s.hostBytes(e.n)
+	*e = hostEntry{}
+	s.tree.Remove(id)
+	s.ops = append(s.ops, Op{Kind: OpForget, Host: int32(slot)})
+}
+
+// commitMoves takes what the step's moves took, and forgets what could not be saved.
+func (s *Scheduler) commitMoves(r *Result) {
+	s.slip.moved = r.Saving + r.Loading
+	s.host.save.observe(r.Saving.Seconds(), s.host.fixed)
+	s.host.load.observe(r.Loading.Seconds(), s.host.fixed)
+	for _, slot := range r.Lost {
+		if s.host.entries[slot].n > 0 {
+			s.forget(len(s.runs) + int(slot))
+		}
+	}
+}
