@@ -105,8 +105,16 @@ func (s *Scheduler) learn(took time.Duration) {
 	default:
 		s.cost.observe(s.load, took, true)
 		s.slip.observe(st, took)
+		if t := took.Seconds(); st.Prefills == 0 && s.usual == 0 {
+			s.usual = t
+		} else if st.Prefills == 0 {
+			s.usual += min(usualMost, t/usualTime) * (t - s.usual)
+		}
 	}
 }
+
+// usualTime is over how many seconds decode-only steps are averaged, usualMost the most that one of them counts.
+const usualTime, usualMost = 2.0, 0.2
 
 const (
 	// copyGain is the weight of a step in the price of a copy, copyTrust the most that one is believed, as a factor.

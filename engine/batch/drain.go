@@ -24,17 +24,33 @@ func (s *Scheduler) proposeLayout(ev []Event) []Event {
 	}
 	if s.running > 0 {
 		if !s.draining && s.sharing.Steps >= s.proposed+drainAfter &&
-			chooseLayout(s.costs, s.sharing, s.cfg.Layout, drainGain) != s.cfg.Layout {
+			chooseLayout(s.layoutCosts(), s.sharing, s.cfg.Layout, drainGain) != s.cfg.Layout {
 			s.draining, s.drainUntil = true, s.now+drainLimit
 		}
 		return ev
 	}
-	l := ChooseLayout(s.costs, s.sharing, s.cfg.Layout)
+	l := ChooseLayout(s.layoutCosts(), s.sharing, s.cfg.Layout)
 	if l == s.cfg.Layout {
 		s.draining = false
 		return ev
 	}
 	return s.propose(l, ev)
+}
+
+// layoutCosts is what was measured at load, or the price of a cell in the present layout that shows in service, if that is higher: at
+// load it is the difference of a few short steps, and on a GPU that had lowered its clocks the first of them is too long.
+func (s *Scheduler) layoutCosts() LayoutCosts {
+	c := s.costs
+	rows := int(s.sharing.Rows + 0.5)
+	_, perCell := s.cost.cellTime(evaluation{rows: int32(rows), kv: int32(s.span())})
+	switch {
+	case rows == 0 || perCell <= 0:
+	case s.cfg.Layout == LayoutStreams: // the span is that of each of the rows' sequences
+		c.StreamsCell = max(c.StreamsCell, perCell/float64(rows))
+	default:
+		c.UnifiedCell = max(c.UnifiedCell, perCell)
+	}
+	return c
 }
 
 func (s *Scheduler) propose(l Layout, ev []Event) []Event {
@@ -55,7 +71,7 @@ func (s *Scheduler) endDrain() bool {
 			lost += float64(s.mem.lens[id]) * s.cost.perToken(int(s.mem.lens[id])/2, s.cfg.Chunk)
 		}
 	}
-	l := ChooseLayout(s.costs, s.sharing, s.cfg.Layout)
+	l := ChooseLayout(s.layoutCosts(), s.sharing, s.cfg.Layout)
 	if l == s.cfg.Layout || lost > drainLimit.Seconds() {
 		s.draining = false
 		s.proposed = s.sharing.Steps // not again soon

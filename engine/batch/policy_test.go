@@ -237,7 +237,7 @@ func (l *clients) run() {
 			}
 		}
 		if l.noise != nil && st.Prefills > 0 {
-			d += time.Duration(0.1 * l.noise.ExpFloat64() * float64(d))
+			d += time.Duration(0.05 * l.noise.ExpFloat64() * float64(d))
 		}
 		d += copies
 		if st.Prefills == 0 && st.Decodes > 0 {
@@ -407,7 +407,7 @@ func TestPolicySharedPrefix(t *testing.T) {
 }
 
 // TestPolicyInjection is 8 decoding clients and an 8k-token prompt every now and then: the gaps that the decoders see, on a device
-// whose steps take 10 % longer than the least, some more and some less.
+// whose steps take 5 % longer than the least, some more and some less.
 func TestPolicyInjection(t *testing.T) {
 	for _, cfg := range layouts {
 		l := newClients(t, cfg)

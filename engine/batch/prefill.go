@@ -110,8 +110,9 @@ func (s *Scheduler) orderPrefills() {
 
 const (
 	// margin is kept between the predicted step and its target, beside what steps were seen to take longer (slip).
-	margin = 0.05
-	// targetFactor is what a step with prefill rows may take, in decode-only steps, where that is more than 50 ms.
+	margin = 0.03
+	// targetFactor is what a step with prefill rows may take, in decode-only steps, where that is more than 50 ms: as they usually are, or
+	// as this one is where that is less. A long sequence that has just joined the others does not loosen the promise.
 	targetFactor = 2.5
 )
 
@@ -128,6 +129,9 @@ func (s *Scheduler) stepTarget(base float64) float64 {
 	}
 	target := s.cfg.ITLTarget.Seconds()
 	if target == 0 {
+		if s.usual > 0 {
+			base = min(base, s.usual)
+		}
 		target = max(0.05, base*targetFactor)
 	}
 	steps := 1

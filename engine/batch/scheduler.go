@@ -74,7 +74,8 @@ type Scheduler struct {
 	draining   bool // nothing is admitted, so that the layout can be changed
 	drainUntil time.Duration
 
-	slip slip // how much longer than predicted steps are
+	slip  slip    // how much longer than predicted steps are
+	usual float64 // running mean of decode-only steps, in seconds; 0: none yet
 
 	isRunning func(id int) bool
 }
@@ -103,6 +104,7 @@ func (s *Scheduler) reset(cfg Config) {
 	s.resetHost()
 	s.tree = prefix.NewTree(ids + len(s.host.entries))
 	s.sharing, s.proposed, s.draining = Sharing{}, 0, false
+	s.slip, s.usual = slip{}, 0
 	s.caution, s.mismatches = 0, 0 // the chunk may be smaller, and a halved one must hold a row
 }
 

@@ -16,11 +16,11 @@ type slip struct {
 const (
 	// slipGain is the weight of a step in the means.
 	slipGain = 0.05
-	// slipTrust is how many mean deviations a step may take longer: all but one in 20 when they are spread exponentially, and a step
-	// with prompts is one of many.
-	slipTrust = 3.0
-	// slipMost bounds what one step may teach, and what is kept in reserve, as a part of the target or of the prediction.
-	slipMost = 0.2
+	// slipTrust is how many mean deviations are held back.
+	slipTrust = 1.0
+	// slipMost bounds what one step may teach, as a part of what it should take, and slipReserve what is held back, as a part of the
+	// target: on a CPU, where steps vary most, what is held back is missing for prompts.
+	slipMost, slipReserve = 0.2, 0.06
 )
 
 // begin notes that a step is planned now.
@@ -44,5 +44,5 @@ func (p *slip) observe(st *Step, took time.Duration) {
 
 // of is what to keep in reserve for that many steps within a target, in seconds.
 func (p *slip) of(steps int, target float64) float64 {
-	return min(p.off*slipTrust+p.overhead*float64(steps), slipMost*target)
+	return min(p.off*slipTrust+p.overhead*float64(steps), slipReserve*target)
 }

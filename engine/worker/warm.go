@@ -185,7 +185,7 @@ const timedRuns = 3
 
 // settle is how long a shape is timed for which something was compiled: meanwhile the GPU has lowered its clocks, and 64 rows that
 // take 15 ms took 75.
-const settle = 250 * time.Millisecond
+const settle = 120 * time.Millisecond
 
 // slowShape is what a warm-up's log mentions, if the shape is faster later: something was compiled.
 const slowShape = 300 * time.Millisecond
