@@ -28,8 +28,9 @@ func (s *Scheduler) admit() {
 		if r == nil {
 			return
 		}
+		s.host.later = false
 		m := s.bestMatch(r)
-		if s.follows(r, m) {
+		if s.host.later || s.follows(r, m) {
 			r.skip = s.step.Number
 			continue
 		}

@@ -3,6 +3,7 @@ package batch
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -97,9 +98,7 @@ func (s *Scheduler) learn(took time.Duration) {
 	case took <= 0:
 	case s.copied > 0 && s.cfg.CopyTime > 0:
 		if st.Predicted > 0 {
-			seen := (took - st.Predicted).Seconds() / float64(s.copied)
-			now := s.copyTime()
-			s.cfg.CopyTime = toDuration(now + copyGain*(min(max(seen, now/copyTrust), now*copyTrust)-now))
+			s.learnCopy((took - st.Predicted).Seconds() / float64(s.copied))
 		}
 	case s.copied > 0:
 	default:
@@ -116,6 +115,14 @@ func (s *Scheduler) learn(took time.Duration) {
 // usualTime is over how many seconds decode-only steps are averaged, usualMost the most that one of them counts.
 const usualTime, usualMost = 2.0, 0.2
 
+// learnCopy corrects the price of a copy by one that seemed to take so many seconds, which is the difference of two large numbers: it
+// counts by its factor, so that what is too much and what is too little have the same weight.
+func (s *Scheduler) learnCopy(seen float64) {
+	now := s.cfg.CopyTime.Seconds()
+	factor := min(max(seen/now, 1/copyTrust), copyTrust)
+	s.cfg.CopyTime = max(time.Microsecond, toDuration(now*math.Pow(factor, copyGain)))
+}
+
 const (
 	// copyGain is the weight of a step in the price of a copy, copyTrust the most that one is believed, as a factor.
 	copyGain, copyTrust = 0.1, 4.0
@@ -128,6 +135,9 @@ func (s *Scheduler) commitAfter() {
 		s.mem.copy(int(lead.id), int(r.id), r.target)
 		r.have = r.target
 		s.tree.SetHave(int(r.id), r.have)
+	}
+	if s.cfg.Layout == LayoutStreams {
+		s.forked += len(s.forks)
 	}
 	for _, op := range s.step.After {
 		if op.Kind == OpRemove && !s.isFork(int(op.Seq)) {

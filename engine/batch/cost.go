@@ -176,6 +176,14 @@ func (m *costModel) cellTime(e evaluation) (step, perCell float64) {
 	return 0, 0
 }
 
+// cellPrice is what one more cell of span was seen to cost a decode step of about so many rows, in seconds, cautiously; 0: unknown.
+func (m *costModel) cellPrice(rows int) float64 {
+	if d := &m.decode[bucketOf(rows)]; d.n > 1 {
+		return max(0, d.atLeast(1)/1024)
+	}
+	return 0
+}
+
 // rowCell is what one more cell costs one row of a prompt, in seconds; 0: unknown.
 func (m *costModel) rowCell() float64 {
 	if w := m.alone.slope(); w > 0 {

@@ -42,7 +42,7 @@ func (s *Scheduler) proposeLayout(ev []Event) []Event {
 func (s *Scheduler) layoutCosts() LayoutCosts {
 	c := s.costs
 	rows := int(s.sharing.Rows + 0.5)
-	_, perCell := s.cost.cellTime(evaluation{rows: int32(rows), kv: int32(s.span())})
+	perCell := s.cost.cellPrice(rows)
 	switch {
 	case rows == 0 || perCell <= 0:
 	case s.cfg.Layout == LayoutStreams: // the span is that of each of the rows' sequences
@@ -56,6 +56,7 @@ func (s *Scheduler) layoutCosts() LayoutCosts {
 func (s *Scheduler) propose(l Layout, ev []Event) []Event {
 	s.draining = false
 	s.proposed = s.sharing.Steps
+	s.costs = s.layoutCosts() // the next layout begins to learn anew, and this one must not look cheaper than it was
 	return append(ev, Event{Kind: EventRelayout, Layout: l})
 }
 

@@ -1,5 +1,10 @@
 package batch
 
+import (
+	"slices"
+	"time"
+)
+
 // Host memory takes what has to leave the device, or had better: saving a cached prefix and loading it again are two copies, which
 // cost far less than computing it again. What it holds are further holders of the prefix tree, so that they are found, remembered
 // and forgotten like those on the device; ids from len(runs) on are theirs, one for each slot. An entry is a whole sequence: a
@@ -21,6 +26,7 @@ type host struct {
 	save, load   moveCost
 	fixed, spent float64 // seconds that every move takes; that those of this step do
 	limit        float64 // and may
+	later        bool    // the load that was looked at fits, but not beside what this step moves already
 }
 
 // hostEntry is one sequence; n is 0 in an empty slot.
@@ -32,15 +38,32 @@ type hostEntry struct {
 
 // moveCost is the price of moves in one direction.
 type moveCost struct {
-	token        float64 // seconds
-	tokens, many int     // in the step that is planned
-	high         int     // outliers in a row
+	token        float64       // seconds
+	first        float64       // the same, as it was thought at load
+	seen         time.Duration // when it was learned or went back last
+	tokens, many int           // in the step that is planned
+	high         int           // outliers in a row
 }
 
+// priceKept is how long a price that is higher than at first is kept when nothing moves; then half of the rest goes. A price that
+// keeps everything from moving is never contradicted otherwise.
+const priceKept = time.Minute
+
 // begin starts a new step.
-func (h *host) begin() {
+func (h *host) begin(now time.Duration) {
 	h.spent, h.keep = 0, -1
-	h.save.tokens, h.save.many, h.load.tokens, h.load.many = 0, 0, 0, 0
+	h.save.begin(now)
+	h.load.begin(now)
+}
+
+func (c *moveCost) begin(now time.Duration) {
+	if c.tokens > 0 {
+		c.seen = now
+	}
+	if now-c.seen > priceKept {
+		c.token, c.seen = min(c.token, (c.token+c.first)/2), now
+	}
+	c.tokens, c.many = 0, 0
 }
 
 // observe learns that the moves of a step took t seconds. A lone outlier teaches nothing.
@@ -68,7 +91,9 @@ func (s *Scheduler) resetHost() {
 	}
 	c := &s.cfg.Host
 	h := host{keep: -1, fixed: c.Move.Seconds(), limit: copyLimit}
-	h.save.token, h.load.token = max(c.Save.Seconds(), 1e-9), max(c.Load.Seconds(), 1e-9)
+	h.save.first, h.load.first = max(c.Save.Seconds(), 1e-9), max(c.Load.Seconds(), 1e-9)
+	h.save.token, h.load.token = h.save.first, h.load.first
+	h.save.seen, h.load.seen = s.now, s.now
 	if c.Bytes > 0 {
 		h.entries = make([]hostEntry, hostSlots)
 	}
@@ -138,32 +163,22 @@ func (s *Scheduler) density(id int) float64 {
 }
 
 // freeSlot returns an empty slot for what an idle id holds, within the budget: entries go that are prefixes of it, then those that
-// are worth less. -1: there is none.
+// are worth less. -1: there is none, and nothing has gone.
 func (s *Scheduler) freeSlot(id int) int {
-	s.above = s.tree.Above(id, s.above[:0])
-	for _, o := range s.above {
-		if s.inHost(int(o)) && int(o) != s.host.keep {
-			if _, hits := s.tree.Used(int(o)); hits > 0 {
-				s.learnReuse(hits) // its conversation went on
-			}
-			s.forget(int(o))
-		}
+	replaced, ok := s.chooseVictims(id)
+	if !ok {
+		return -1
 	}
-	for s.host.used == len(s.host.entries) || s.host.bytes+s.hostBytes(s.mem.lens[id]) > s.cfg.Host.Bytes {
-		worst := -1
-		for slot := range s.host.entries {
-			o := len(s.runs) + slot
-			if s.host.entries[slot].n > 0 && o != s.host.keep && (worst < 0 || s.density(o) < s.density(worst)) {
-				worst = o
-			}
+	for i, o := range s.victims {
+		_, hits := s.tree.Used(int(o))
+		switch {
+		case i >= replaced:
+			s.learnReuse(hits)
+			s.haunt(int(o))
+		case hits > 0: // its conversation went on
+			s.learnReuse(hits)
 		}
-		if worst < 0 || s.density(worst) > s.density(id) {
-			return -1
-		}
-		_, hits := s.tree.Used(worst)
-		s.learnReuse(hits)
-		s.haunt(worst)
-		s.forget(worst)
+		s.forget(int(o))
 	}
 	for slot := range s.host.entries {
 		if s.host.entries[slot].n == 0 {
@@ -171,6 +186,39 @@ func (s *Scheduler) freeSlot(id int) int {
 		}
 	}
 	return -1
+}
+
+// chooseVictims lists in s.victims the entries that make room for what an idle id holds: first those that are prefixes of it, so many
+// of them, then the least worth. It reports whether they suffice.
+func (s *Scheduler) chooseVictims(id int) (replaced int, ok bool) {
+	h := &s.host
+	s.victims = s.victims[:0]
+	used, bytes := h.used, h.bytes+s.hostBytes(s.mem.lens[id])
+	take := func(o int) {
+		s.victims = append(s.victims, int32(o))
+		used, bytes = used-1, bytes-s.hostBytes(h.entries[o-len(s.runs)].n)
+	}
+	s.above = s.tree.Above(id, s.above[:0])
+	for _, o := range s.above {
+		if s.inHost(int(o)) && int(o) != h.keep {
+			take(int(o))
+		}
+	}
+	replaced = len(s.victims)
+	for used == len(h.entries) || bytes > s.cfg.Host.Bytes {
+		worst := -1
+		for slot := range h.entries {
+			o := len(s.runs) + slot
+			if h.entries[slot].n > 0 && o != h.keep && !slices.Contains(s.victims, int32(o)) && (worst < 0 || s.density(o) < s.density(worst)) {
+				worst = o
+			}
+		}
+		if worst < 0 || s.density(worst) > s.density(id) {
+			return replaced, false
+		}
+		take(worst)
+	}
+	return replaced, true
 }
 
 // forget frees the slot of an id of host memory.

@@ -58,6 +58,9 @@ func (s *Scheduler) usableHost(id int, n int32) int32 {
 	return n
 }
 
+// loadWorth is how many times as long as a load computing the same must take for everybody to wait for the load.
+const loadWorth = 8
+
 // bestMatch looks a run up again, on the device, and in host memory, which is taken where loading is quicker than computing what the
 // device lacks.
 func (s *Scheduler) bestMatch(r *run) prefix.Match {
@@ -72,8 +75,18 @@ func (s *Scheduler) bestMatch(r *run) prefix.Match {
 	}
 	n, _ := s.lengthOf(int(h.ID))
 	load := s.loadTime(n)
-	if load >= s.recompute(h.N)-s.recompute(m.N) || load > s.moveRoom() || s.mem.base.Size()-s.mem.base.Pinned() < int(n) {
+	if load >= s.recompute(h.N)-s.recompute(m.N) || s.mem.base.Size()-s.mem.base.Pinned() < int(n) {
 		return m
+	}
+	if load > s.moveRoom() {
+		// Alone it may take longer, where computing takes many times as long; beside others it waits for a step of its own.
+		if load*loadWorth > s.recompute(h.N)-s.recompute(m.N) {
+			return m
+		}
+		if s.host.spent > 0 {
+			s.host.later = true
+			return m
+		}
 	}
 	if m.ID, m.N = h.ID, h.N; m.Next <= m.N {
 		m.Leader, m.Next = -1, 0

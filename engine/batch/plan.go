@@ -15,9 +15,11 @@ func (s *Scheduler) Plan(now time.Duration) *Step {
 	s.pending = s.pending[:0]
 	s.decodes, s.prefills = s.decodes[:0], s.prefills[:0]
 	s.sampled, s.forks = s.sampled[:0], s.forks[:0]
-	s.preempted, s.copied = false, 0
-	s.host.begin()
+	s.preempted, s.copied, s.forked = false, s.forked, 0
+	s.host.begin(s.now)
 	if !s.dead && len(s.jobs) > 0 && !s.endDrain() {
+		s.gather()
+		s.limitMoves(false)
 		s.ensure()
 		s.limitMoves(false)
 		if !s.preempted {

@@ -47,6 +47,7 @@ type Scheduler struct {
 	candidates   []packing // scratch
 	packs        []packing // scratch
 	above        []int32   // scratch
+	victims      []int32   // scratch
 	usable, idle prefix.Usable
 	hosted       prefix.Usable
 
@@ -55,6 +56,7 @@ type Scheduler struct {
 	sinceGrant  int  // decode-only steps since prefill rows were last granted
 	preempted   bool // in the step that is planned
 	copied      int  // sequences, in the step that is planned
+	forked      int  // sequences, behind the step before: the library copies when it computes the next one
 	caution     uint // halvings of the chunk after mismatches
 	mismatches  int  // in a row
 	scratch     []Row
@@ -136,7 +138,9 @@ func (s *Scheduler) Clear() error {
 		return ErrBusy
 	}
 	s.ops = s.ops[:0]
+	save, load := s.host.save, s.host.load
 	s.resetHost()
+	s.host.save, s.host.load = save, load
 	s.mem, s.tree = newMemory(&s.cfg), prefix.NewTree(len(s.runs)+len(s.host.entries))
 	clear(s.rent)
 	s.forgetMatches()

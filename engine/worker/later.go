@@ -15,13 +15,21 @@ const warmRoom = 4096
 // two seconds, and cannot be interrupted.
 const warmWait = 2 * time.Second
 
+const (
+	// compareWait is how much longer than usual nobody must have asked for anything before the layouts are compared at the cost of what
+	// is cached, or once more: that takes seconds, and everything cached is lost.
+	compareWait = 30
+	// compareTries is how often a message may end the comparison before the layout that there is stays for good.
+	compareTries = 3
+)
+
 // warmLater does what start-up had no time for, if there is any, nothing to do and little to lose, until a message comes: first the
 // shapes, then the comparison of the layouts. It reports whether it did something.
 func (l *loop) warmLater() (bool, error) {
 	if st := l.sched.Stats(); st.CellsUsed > warmRoom || st.Jobs > 0 || len(l.sessions) > 0 {
 		return false, nil
 	}
-	if l.later == nil || len(l.later.missed) == 0 {
+	if !l.warms() {
 		return l.here != nil, l.compareLayouts()
 	}
 	if err := l.sched.Clear(); err != nil {
@@ -62,6 +70,10 @@ func (l *loop) compareLayouts() error {
 	if err != nil { // a message came
 		if _, err := l.model.Relayout(first.cfg.Layout); err != nil {
 			return fmt.Errorf("%w: back to the %s layout: %w", ErrBackend, first.cfg.Layout, err)
+		}
+		if l.tries++; l.tries == compareTries {
+			l.log.Info("there is no quiet moment to compare the KV layouts in: the one that there is stays", "layout", first.cfg.Layout.String())
+			l.here = nil
 		}
 	} else {
 		l.here = nil
@@ -110,11 +122,22 @@ func (l *loop) stopping() bool {
 	}
 }
 
+// warms says that there are shapes left to warm up.
+func (l *loop) warms() bool { return l.later != nil && len(l.later.missed) > 0 }
+
+// wait is how long a quiet moment must have lasted for what is next.
+func (l *loop) wait() time.Duration {
+	if !l.warms() && (l.tries > 0 || l.sched.Stats().CellsUsed > 0) {
+		return compareWait * l.quiet
+	}
+	return l.quiet
+}
+
 // rest waits for a message or the end, and goes on with the warm-up when there is time.
 func (l *loop) rest() error {
 	var quiet <-chan time.Time
-	if l.here != nil || l.later != nil && len(l.later.missed) > 0 {
-		t := time.NewTimer(l.quiet)
+	if l.here != nil || l.warms() {
+		t := time.NewTimer(l.wait())
 		defer t.Stop()
 		quiet = t.C
 	}

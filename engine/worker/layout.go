@@ -166,10 +166,13 @@ func evaluationCost(states map[batch.Layout]layoutState, rows int) time.Duration
 
 func abs(n int) int { return max(n, -n) }
 
-// prefillSequence computes length tokens of a sequence in chunks.
-func prefillSequence(m Model, chunk, seq, length int) error {
+// prefillSequence computes length tokens of a sequence in chunks, until the context ends.
+func prefillSequence(ctx context.Context, m Model, chunk, seq, length int) error {
 	var rows []batch.Row
 	for at := 0; at < length; at += len(rows) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		rows = rows[:0]
 		for i := at; i < min(at+chunk, length); i++ {
 			rows = append(rows, batch.Row{Token: fillToken(m, i+seq), Pos: int32(i), Seq: int32(seq), Output: -1, Kind: batch.RowPrefill})

@@ -102,59 +102,89 @@ func pricedModel(cfg batch.Config, unifiedCost time.Duration) *fakeModel {
 	return m
 }
 
-// TestLayoutsAreComparedLater has a start-up without time for the other layout: it is measured when nobody asks for anything, a request
-// that comes meanwhile is answered soon and rightly, and the layout follows the load from then on.
+// compared is a loop whose start-up had no time for the other layout.
+func compared(t *testing.T) (*rig, func(i int), func() []batch.Layout) {
+	cfg := batch.Config{Cells: 2048, Context: 512, Sequences: 4, Parking: 8, Chunk: 64, Outputs: 4}
+	m := pricedModel(cfg, 40*time.Microsecond)
+	l, err := newLoop(m, cfg, io.Discard, testLog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := prepareLayout(t.Context(), m, cfg, time.Now().Add(time.Hour), false, testLog(t), func(string, float64) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.prime(first)
+	l.here = &first
+	r := newRigOf(t, m, l)
+	ask := func(i int) {
+		t.Helper()
+		p := prompt(30+i, i)
+		began := time.Now()
+		if o := r.result(r.submit(request(p, 5))); !slices.Equal(o.tokens[0], truth(p, 5)) {
+			t.Errorf("request %d: %v", i, o.failed)
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("request %d took %v", i, took)
+		}
+	}
+	relaid := func() []batch.Layout {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return slices.Clone(m.relaid)
+	}
+	return r, ask, relaid
+}
+
+// end ends the loop before the test does, which may then look into it.
+func (r *rig) end() {
+	close(r.l.stop)
+	r.ran <- <-r.ran // for the cleanup
+}
+
+// TestLayoutsAreComparedLater: the other layout is measured when nobody asks for anything, a request that comes meanwhile is answered
+// soon and rightly, and the layout follows the load from then on.
 func TestLayoutsAreComparedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := batch.Config{Cells: 2048, Context: 512, Sequences: 4, Parking: 8, Chunk: 64, Outputs: 4}
-		m := pricedModel(cfg, 40*time.Microsecond)
-		l, err := newLoop(m, cfg, io.Discard, testLog(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		first, err := prepareLayout(t.Context(), m, cfg, time.Now().Add(time.Hour), false, testLog(t), func(string, float64) {})
-		if err != nil {
-			t.Fatal(err)
-		}
-		l.prime(first)
-		l.here = &first
-		r := newRigOf(t, m, l)
-		relaid := func() []batch.Layout {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			return slices.Clone(m.relaid)
-		}
-		ask := func(i int) {
-			p := prompt(30+i, i)
-			began := time.Now()
-			if o := r.result(r.submit(request(p, 5))); !slices.Equal(o.tokens[0], truth(p, 5)) {
-				t.Errorf("request %d: %v", i, o.failed)
-			}
-			if took := time.Since(began); took > 2*time.Second {
-				t.Errorf("request %d took %v", i, took)
-			}
-		}
-		ask(1)
-		if got := relaid(); len(got) > 0 {
-			t.Fatalf("changed to %v before a quiet moment", got)
-		}
+		r, ask, relaid := compared(t)
 		<-time.After(warmWait + 100*time.Millisecond) // within the comparison
 		if got := relaid(); !slices.Equal(got, []batch.Layout{batch.LayoutStreams}) {
 			t.Fatalf("changed to %v in the quiet moment", got)
 		}
 		ask(2)
+		<-time.After(10 * warmWait)
 		if got := relaid(); !slices.Equal(got, []batch.Layout{batch.LayoutStreams, batch.LayoutUnified}) {
 			t.Fatalf("changed to %v for a request", got)
 		}
-		<-time.After(time.Minute)
+		<-time.After(2 * compareWait * warmWait)
 		if got := relaid(); len(got) != 3 || got[2] != batch.LayoutStreams {
 			t.Errorf("changed to %v in the end", got)
 		}
 		ask(3)
-		close(l.stop)
-		r.ran <- <-r.ran // for the cleanup
-		if l.here != nil || len(l.layouts) != 2 || l.sched.Sharing().Steps == 0 {
+		r.end()
+		if l := r.l; l.here != nil || len(l.layouts) != 2 || l.sched.Sharing().Steps == 0 {
 			t.Errorf("%d layouts, %v left to compare", len(l.layouts), l.here)
+		}
+	})
+}
+
+// TestComparisonIsGivenUp has a message in every quiet moment: after a few the layout stays, and with it what is cached.
+func TestComparisonIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, ask, relaid := compared(t)
+		for i := range compareTries + 3 {
+			<-time.After(warmWait + 100*time.Millisecond)
+			if i > 0 {
+				<-time.After((compareWait - 1) * warmWait)
+			}
+			ask(i)
+		}
+		if got := relaid(); len(got) != 2*compareTries || got[len(got)-1] != batch.LayoutUnified {
+			t.Errorf("changed to %v", got)
+		}
+		r.end()
+		if r.l.here != nil || r.l.sched.Stats().CellsUsed == 0 {
+			t.Errorf("%d cells are in use", r.l.sched.Stats().CellsUsed)
 		}
 	})
 }

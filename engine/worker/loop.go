@@ -86,6 +86,7 @@ type loop struct {
 	later    *warmer
 	here     *layoutState  // of the context, until both layouts were compared; nil: they were, or there is one
 	quiet    time.Duration // warmWait, but for tests
+	tries    int           // to compare the layouts, that a message ended
 }
 
 type wireKey struct {

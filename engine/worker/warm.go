@@ -322,7 +322,7 @@ func (w *warmer) fill() (ok bool, err error) {
 	if err := w.m.Clear(); err != nil {
 		return false, err
 	}
-	if err := prefillSequence(w.m, c.Chunk, 0, int(depth)); err != nil {
+	if err := prefillSequence(w.ctx, w.m, c.Chunk, 0, int(depth)); err != nil {
 		return false, err
 	}
 	w.depth = depth

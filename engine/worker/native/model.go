@@ -188,8 +188,10 @@ func (m *model) layout(l batch.Layout) {
 func (m *model) Relayout(l batch.Layout) (batch.Config, error) {
 	m.aborting.Lock()
 	defer m.aborting.Unlock()
-	if err := m.ctx.Close(); err != nil {
-		return batch.Config{}, err
+	if m.ctx != nil { // nil: the last change failed
+		if err := m.ctx.Close(); err != nil {
+			return batch.Config{}, err
+		}
 	}
 	m.ctx, m.rows = nil, llama.Rows{}
 	m.layout(l)
