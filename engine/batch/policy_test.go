@@ -154,8 +154,9 @@ type clients struct {
 	cache                      int
 	stall                      time.Duration // the longest that moves took in a step with decode rows
 	asked                      int
-	trace                      bool       // log every step with prefill rows
-	noise                      *rand.Rand // spreads the times of steps with prefill rows; nil: they are exact
+	wish                       *batch.Layout // of the last EventRelayout
+	trace                      bool          // log every step with prefill rows
+	noise                      *rand.Rand    // spreads the times of steps with prefill rows; nil: they are exact
 }
 
 type client struct {
@@ -219,56 +220,68 @@ func (l *clients) send(c *client) {
 func (l *clients) run() {
 	l.t.Helper()
 	for len(l.live) > 0 {
-		st := l.s.Plan(l.now)
-		l.events(st.Events)
-		if st.Idle() {
-			l.t.Fatalf("idle with %d requests: %+v", len(l.live), l.s.Stats())
-		}
-		d := l.gpu.time(st, l.s.Stats().Span)
-		var copies, saving, loading time.Duration
-		for _, op := range st.Ops {
-			switch move := l.cfg.Host.Move + time.Duration(op.P1)*l.cfg.Host.Save; {
-			case op.Kind == batch.OpCopy && l.cfg.Layout == batch.LayoutStreams:
-				copies += l.cfg.CopyTime
-			case op.Kind == batch.OpSave:
-				saving += move
-			case op.Kind == batch.OpLoad:
-				loading += move
-			}
-		}
-		if l.noise != nil && st.Prefills > 0 {
-			d += time.Duration(0.05 * l.noise.ExpFloat64() * float64(d))
-		}
-		d += copies
-		if st.Prefills == 0 && st.Decodes > 0 {
-			l.steps = append(l.steps, d)
-			l.decoded, l.evaluated, l.padded = l.decoded+1, l.evaluated+st.Evaluations, l.padded+st.Pads
-		}
-		if l.trace && st.Prefills > 0 {
-			l.t.Logf("step %d: ops %v decodes %d prefills %d pads %d evals %d predicted %v took %v", st.Number, st.Ops, st.Decodes, st.Prefills, st.Pads, st.Evaluations, st.Predicted, d)
-		}
-		l.now += d + saving + loading + 200*time.Microsecond // sampling and the rest
-		if st.Decodes > 0 {
-			l.stall = max(l.stall, saving+loading)
-		}
-		var sampled []batch.Sampled
-		for _, sm := range st.Samples {
-			sampled = append(sampled, batch.Sampled{Token: engine.Token(sm.Job)*7 + sm.Index})
-			c := l.live[sm.Job]
-			if c.last == 0 {
-				l.ttft = append(l.ttft, l.now-c.sent)
-			} else if c.watch {
-				l.gaps = append(l.gaps, l.now-c.last)
-			}
-			c.last = l.now
-			l.out++
-		}
-		l.events(l.s.Commit(l.now, batch.Result{Duration: d, Sampled: sampled, Saving: saving, Loading: loading}))
+		l.step()
 	}
+}
+
+// step is one Plan and Commit.
+func (l *clients) step() {
+	l.t.Helper()
+	st := l.s.Plan(l.now)
+	l.events(st.Events)
+	if st.Idle() {
+		if l.wish != nil {
+			return
+		}
+		l.t.Fatalf("idle with %d requests: %+v", len(l.live), l.s.Stats())
+	}
+	d := l.gpu.time(st, l.s.Stats().Span)
+	var copies, saving, loading time.Duration
+	for _, op := range st.Ops {
+		switch move := l.cfg.Host.Move + time.Duration(op.P1)*l.cfg.Host.Save; {
+		case op.Kind == batch.OpCopy && l.cfg.Layout == batch.LayoutStreams:
+			copies += l.cfg.CopyTime
+		case op.Kind == batch.OpSave:
+			saving += move
+		case op.Kind == batch.OpLoad:
+			loading += move
+		}
+	}
+	if l.noise != nil && st.Prefills > 0 {
+		d += time.Duration(0.05 * l.noise.ExpFloat64() * float64(d))
+	}
+	d += copies
+	if st.Prefills == 0 && st.Decodes > 0 {
+		l.steps = append(l.steps, d)
+		l.decoded, l.evaluated, l.padded = l.decoded+1, l.evaluated+st.Evaluations, l.padded+st.Pads
+	}
+	if l.trace && st.Prefills > 0 {
+		l.t.Logf("step %d: ops %v decodes %d prefills %d pads %d evals %d predicted %v took %v", st.Number, st.Ops, st.Decodes, st.Prefills, st.Pads, st.Evaluations, st.Predicted, d)
+	}
+	l.now += d + saving + loading + 200*time.Microsecond // sampling and the rest
+	if st.Decodes > 0 {
+		l.stall = max(l.stall, saving+loading)
+	}
+	var sampled []batch.Sampled
+	for _, sm := range st.Samples {
+		sampled = append(sampled, batch.Sampled{Token: engine.Token(sm.Job)*7 + sm.Index})
+		c := l.live[sm.Job]
+		if c.last == 0 {
+			l.ttft = append(l.ttft, l.now-c.sent)
+		} else if c.watch {
+			l.gaps = append(l.gaps, l.now-c.last)
+		}
+		c.last = l.now
+		l.out++
+	}
+	l.events(l.s.Commit(l.now, batch.Result{Duration: d, Sampled: sampled, Saving: saving, Loading: loading}))
 }
 
 func (l *clients) events(evs []batch.Event) {
 	for _, ev := range evs {
+		if ev.Kind == batch.EventRelayout {
+			l.wish = &ev.Layout
+		}
 		if ev.Kind == batch.EventFinished && ev.Reason != engine.FinishLength {
 			l.t.Fatalf("job %d: %s", ev.Job, ev.Reason)
 		}
