@@ -11,7 +11,7 @@ import (
 // of a sum decide, and those differ between any two backends. It asks for 32 greedy tokens with log-probabilities and returns the tokens' texts.
 func firstTokens(t *testing.T, s *server) []string {
 	t.Helper()
-	body := user("List the days of the week.", 32)
+	body := user("Repeat this exactly: the cat sat on the mat. the cat sat on the mat. the cat sat on the mat. the cat sat on the mat. the cat sat on the mat.", 32)
 	body["logprobs"] = true
 	code, _, out := s.post("/v1/chat/completions", body)
 	var r struct {
