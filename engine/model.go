@@ -59,7 +59,7 @@ type Info struct {
 
 	Backend      string // "hip", "vulkan", "cpu"
 	Device       Device
-	KVLayout     string // "unified" or "streams"
+	KVLayout     string // "unified" or "streams", at the start
 	LlamaVersion string
 	LoadTime     time.Duration
 	// Features lists worker features and whether the self-test at start left them on.
@@ -103,4 +103,7 @@ type Stats struct {
 	HostPrefixes, HostTokens int
 	HostBytes, HostLimit     int64
 	HostSaves, HostLoads     uint64
+	// KVLayout is the layout of the KV cache now: "unified" or "streams"; with kv_layout auto it follows the load. Empty before the
+	// first step.
+	KVLayout string
 }

@@ -237,6 +237,16 @@ func TestMoreMetrics(t *testing.T) {
 	}
 }
 
+// The layout that /api/ps shows is the one that there is now, not the one of the load.
+func TestStateSaysTheLayout(t *testing.T) {
+	f := newFixture(t)
+	f.model.State = engine.Stats{KVLayout: "streams", Steps: 9}
+	f.post(chatPath, chatWith(""))
+	if body := f.do(http.MethodGet, "/api/ps", "").Body.String(); !strings.Contains(body, `"kv_layout":"streams"`) {
+		t.Errorf("%s", body)
+	}
+}
+
 func TestMetrics(t *testing.T) {
 	f := newFixture(t)
 	f.model.State = engine.Stats{HostBytes: 70, HostLimit: 700, HostTokens: 7, HostPrefixes: 2, HostSaves: 3, HostLoads: 1, CellsUsed: 5, CellsCached: 2, CellsTotal: 64, Waiting: 1, Steps: 9}

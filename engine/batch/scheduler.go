@@ -289,6 +289,7 @@ func (s *Scheduler) Stats() Stats {
 	st := s.stats
 	used, pinned, total := s.mem.count()
 	st.Running, st.Waiting, st.Jobs = s.running, len(s.waiting), len(s.jobs)
+	st.Layout = s.cfg.Layout
 	st.CellsUsed, st.CellsCached, st.CellsTotal = used, used-pinned, total
 	if total == 0 {
 		st.CellsTotal = s.cfg.Cells

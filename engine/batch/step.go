@@ -190,6 +190,7 @@ type Usage struct {
 type Stats struct {
 	// Running and Waiting count choices, Jobs requests that have not finished.
 	Running, Waiting, Jobs int
+	Layout                 Layout
 	// CellsUsed includes CellsCached, the cells that only cached prefixes hold.
 	CellsUsed, CellsTotal, CellsCached int
 	// Span is n_kv, the cells that attention reads in every step of LayoutUnified; 0 in LayoutStreams.

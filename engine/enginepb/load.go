@@ -87,7 +87,7 @@ func FromStats(s *engine.Stats) *Stats {
 		Preemptions: s.Preemptions, Evictions: s.Evictions, GraphsReused: s.GraphsReused, Mismatches: s.Mismatches,
 		LastStepNs: int64(s.LastStep), DecodeRows: int64(s.DecodeRows), PrefillRows: int64(s.PrefillRows),
 		HostPrefixes: int64(s.HostPrefixes), HostTokens: int64(s.HostTokens), HostBytes: s.HostBytes, HostLimit: s.HostLimit,
-		HostSaves: s.HostSaves, HostLoads: s.HostLoads,
+		HostSaves: s.HostSaves, HostLoads: s.HostLoads, KvLayout: s.KVLayout,
 	}
 }
 
@@ -100,6 +100,6 @@ func ToStats(s *Stats) engine.Stats {
 		Preemptions: s.GetPreemptions(), Evictions: s.GetEvictions(), GraphsReused: s.GetGraphsReused(), Mismatches: s.GetMismatches(),
 		LastStep: duration(s.GetLastStepNs()), DecodeRows: int(s.GetDecodeRows()), PrefillRows: int(s.GetPrefillRows()),
 		HostPrefixes: int(s.GetHostPrefixes()), HostTokens: int(s.GetHostTokens()), HostBytes: s.GetHostBytes(), HostLimit: s.GetHostLimit(),
-		HostSaves: s.GetHostSaves(), HostLoads: s.GetHostLoads(),
+		HostSaves: s.GetHostSaves(), HostLoads: s.GetHostLoads(), KVLayout: s.GetKvLayout(),
 	}
 }

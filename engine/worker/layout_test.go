@@ -38,6 +38,11 @@ func TestLayoutFollowsTheLoad(t *testing.T) {
 	if !slices.Equal(o.tokens[0], truth(prompt(50, 3), 20)) {
 		t.Error("wrong answer after the change")
 	}
+	r.mu.Lock()
+	if r.stats.KVLayout != "streams" {
+		t.Errorf("says that the layout is %q", r.stats.KVLayout)
+	}
+	r.mu.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !slices.Contains(m.relaid, batch.LayoutStreams) {

@@ -147,6 +147,6 @@ func (l *loop) publish() {
 		Preemptions: s.Preemptions, Evictions: s.Evictions, Mismatches: s.Mismatches, GraphsReused: l.reused, LastStep: s.LastStep,
 		DecodeRows: s.LastDecodes, PrefillRows: s.LastPrefills,
 		HostPrefixes: s.HostPrefixes, HostTokens: s.HostTokens, HostBytes: s.HostBytes, HostLimit: s.HostLimit,
-		HostSaves: s.HostSaves, HostLoads: s.HostLoads,
+		HostSaves: s.HostSaves, HostLoads: s.HostLoads, KVLayout: s.Layout.String(),
 	})
 }

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"net/http"
 	"path/filepath"
 	"strconv"
@@ -100,7 +101,7 @@ func psRow(s api.Status) psModel {
 		CellsUsed: s.Stats.CellsUsed, CellsCached: s.Stats.CellsCached, CellsTotal: s.Stats.CellsTotal,
 		HostTokens: s.Stats.HostTokens, HostBytes: s.Stats.HostBytes, HostLimit: s.Stats.HostLimit,
 		Running: s.Stats.Running, Waiting: s.Stats.Waiting, MaxSequences: s.Info.MaxSequences,
-		KVLayout: s.Info.KVLayout, LlamaVersion: s.Info.LlamaVersion,
+		KVLayout: cmp.Or(s.Stats.KVLayout, s.Info.KVLayout), LlamaVersion: s.Info.LlamaVersion,
 	}
 }
 
