@@ -93,6 +93,31 @@ func TestSlowMovesAreForgotten(t *testing.T) {
 	}
 }
 
+// flat is a machine whose steps take as long for a row behind a long context as for any other.
+type flat struct{}
+
+func (flat) time(st *batch.Step, _ int) time.Duration {
+	return time.Duration(8*st.Decodes+2*st.Prefills) * time.Millisecond
+}
+
+// A prefix that goes for a decode row's cell is moved within the limit of that step, not of the prompt's before it.
+func TestRoomForDecodesIsMadeInTime(t *testing.T) {
+	l := newClientsOf(t, cpuConfig(100000), flat{})
+	rng := rand.New(rand.NewPCG(1, 2))
+	l.next = func(c *client) bool {
+		c.job = batch.Job{Prompt: random(rng, 7000), MaxTokens: 1}
+		if c.requests == 1 { // fills the pool
+			c.job = batch.Job{Prompt: random(rng, 1192), MaxTokens: 40}
+		}
+		return c.requests < 2
+	}
+	l.send(&client{})
+	l.run()
+	if l.stall > 25*time.Millisecond {
+		t.Errorf("moves took %v in a step with decode rows", l.stall)
+	}
+}
+
 // layoutMachine is one whose unified cells cost 1.2 us and whose tokens in streams cost 0.8 us.
 type layoutMachine struct{ streams *bool }
 
