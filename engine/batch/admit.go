@@ -28,9 +28,8 @@ func (s *Scheduler) admit() {
 		if r == nil {
 			return
 		}
-		s.host.later = false
-		m := s.bestMatch(r)
-		if s.host.later || s.follows(r, m) {
+		m, later := s.bestMatch(r)
+		if later || s.follows(r, m) {
 			r.skip = s.step.Number
 			continue
 		}
@@ -41,14 +40,14 @@ func (s *Scheduler) admit() {
 			if !s.yield(r, &committed) {
 				return
 			}
-			m = s.bestMatch(r)
+			m, _ = s.bestMatch(r)
 		}
 		need := s.need(r, m)
 		for s.running > 0 && committed+need > s.cfg.Cells && s.mem.base != nil {
 			if !s.yield(r, &committed) {
 				return
 			}
-			m = s.bestMatch(r)
+			m, _ = s.bestMatch(r)
 			need = s.need(r, m)
 		}
 		if !s.seat(r, m) {
@@ -399,14 +398,20 @@ func (s *Scheduler) denseID(keep int) int {
 	return near
 }
 
-// width is how many ids the running ones and one more reach over.
-func (s *Scheduler) width(id int) int {
-	lo, hi := id, id
+// reach is the first and the last of the running ids and one more, and the tokens of the longest run.
+func (s *Scheduler) reach(id int) (lo, hi int, longest int32) {
+	lo, hi = id, id
 	for i, r := range s.runs[:s.cfg.Sequences] {
 		if r != nil {
-			lo, hi = min(lo, i), max(hi, i)
+			lo, hi, longest = min(lo, i), max(hi, i), max(longest, r.len())
 		}
 	}
+	return lo, hi, longest
+}
+
+// width is how many ids the running ones and one more reach over.
+func (s *Scheduler) width(id int) int {
+	lo, hi, _ := s.reach(id)
 	return hi - lo + 1
 }
 
@@ -416,12 +421,7 @@ func (s *Scheduler) dense(id int) bool {
 	if s.cfg.Layout != LayoutStreams {
 		return true
 	}
-	lo, hi, longest := id, id, int32(0)
-	for i, r := range s.runs[:s.cfg.Sequences] {
-		if r != nil {
-			lo, hi, longest = min(lo, i), max(hi, i), max(longest, r.len())
-		}
-	}
+	lo, hi, longest := s.reach(id)
 	switch {
 	case lo < id && id < hi: // it fills a gap
 		return true

@@ -96,24 +96,27 @@ func (s *Scheduler) commitOK(res Result) {
 func (s *Scheduler) learn(took time.Duration) {
 	switch st := &s.step; {
 	case took <= 0:
-	case s.copied > 0 && s.cfg.CopyTime > 0:
-		if st.Predicted > 0 {
-			s.learnCopy((took - st.Predicted).Seconds() / float64(s.copied))
-		}
-	case s.copied > 0:
-	default:
+	case s.copied == 0:
 		s.cost.observe(s.load, took, true)
 		s.slip.observe(st, took)
-		if t := took.Seconds(); st.Prefills == 0 && s.usual == 0 {
-			s.usual = t
-		} else if st.Prefills == 0 {
-			s.usual += min(usualMost, t/usualTime) * (t - s.usual)
+		if st.Prefills == 0 {
+			s.learnUsual(took.Seconds())
 		}
+	case s.cfg.CopyTime > 0 && st.Predicted > 0:
+		s.learnCopy((took - st.Predicted).Seconds() / float64(s.copied))
 	}
 }
 
 // usualTime is over how many seconds decode-only steps are averaged, usualMost the most that one of them counts.
 const usualTime, usualMost = 2.0, 0.2
+
+// learnUsual takes what a decode-only step took, in seconds, into their running mean.
+func (s *Scheduler) learnUsual(t float64) {
+	if s.usual == 0 {
+		s.usual = t
+	}
+	s.usual += min(usualMost, t/usualTime) * (t - s.usual)
+}
 
 // learnCopy corrects the price of a copy by one that seemed to take so many seconds, which is the difference of two large numbers: it
 // counts by its factor, so that what is too much and what is too little have the same weight.

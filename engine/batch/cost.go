@@ -166,10 +166,11 @@ func (m *costModel) cellTime(e evaluation) (step, perCell float64) {
 	b := bucketOf(int(e.rows))
 	for d := range buckets {
 		for _, i := range [2]int{b + d, b - d} {
-			if i >= 0 && i < len(buckets) && m.decode[i].n > 1 {
-				if w := m.decode[i].atLeast(1); w > 0 {
-					return m.decodeTime(e), w / 1024
-				}
+			if i < 0 || i >= len(buckets) {
+				continue
+			}
+			if w := m.cellPrice(buckets[i]); w > 0 {
+				return m.decodeTime(e), w
 			}
 		}
 	}

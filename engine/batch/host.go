@@ -26,7 +26,6 @@ type host struct {
 	save, load   moveCost
 	fixed, spent float64 // seconds that every move takes; that those of this step do
 	limit        float64 // and may
-	later        bool    // the load that was looked at fits, but not beside what this step moves already
 }
 
 // hostEntry is one sequence; n is 0 in an empty slot.
@@ -147,7 +146,7 @@ func (s *Scheduler) limitMoves(last bool) {
 // store plans that a slot gets the n tokens of an id.
 func (s *Scheduler) store(from, slot int, n int32) {
 	e := &s.host.entries[slot]
-	e.n, e.step, e.order = n, s.step.Number, s.mem.base.Order(from, nil)
+	e.n, e.step, e.order = n, s.step.Number, s.mem.base.Order(from)
 	s.ops = append(s.ops, Op{Kind: OpSave, Seq: int32(from), Host: int32(slot), P1: n})
 	h := &s.host
 	h.spent += s.saveTime(n)

@@ -62,36 +62,35 @@ func (s *Scheduler) usableHost(id int, n int32) int32 {
 const loadWorth = 8
 
 // bestMatch looks a run up again, on the device, and in host memory, which is taken where loading is quicker than computing what the
-// device lacks.
-func (s *Scheduler) bestMatch(r *run) prefix.Match {
+// device lacks. later says that the load does not fit beside what this step moves already, but into a step of its own.
+func (s *Scheduler) bestMatch(r *run) (best prefix.Match, later bool) {
 	r.matched = 0
 	m := s.matchOf(r)
 	if !s.hosts() {
-		return m
+		return m, false
 	}
 	h := s.tree.Match(r.job.key, r.job.Prompt, r.gen, s.hosted)
 	if int(h.N-m.N) < s.cfg.MinShare {
-		return m
+		return m, false
 	}
 	n, _ := s.lengthOf(int(h.ID))
 	load := s.loadTime(n)
 	if load >= s.recompute(h.N)-s.recompute(m.N) || s.mem.base.Size()-s.mem.base.Pinned() < int(n) {
-		return m
+		return m, false
 	}
 	if load > s.moveRoom() {
 		// Alone it may take longer, where computing takes many times as long; beside others it waits for a step of its own.
 		if load*loadWorth > s.recompute(h.N)-s.recompute(m.N) {
-			return m
+			return m, false
 		}
 		if s.host.spent > 0 {
-			s.host.later = true
-			return m
+			return m, true
 		}
 	}
 	if m.ID, m.N = h.ID, h.N; m.Next <= m.N {
 		m.Leader, m.Next = -1, 0
 	}
-	return m
+	return m, false
 }
 
 // moveIn gives an id the tokens of a match in host memory, of which it shares the first ones with a match on the device; -1: there is

@@ -18,8 +18,6 @@ func (s *Scheduler) Plan(now time.Duration) *Step {
 	s.preempted, s.copied, s.forked = false, s.forked, 0
 	s.host.begin(s.now)
 	if !s.dead && len(s.jobs) > 0 && !s.endDrain() {
-		s.gather()
-		s.limitMoves(false)
 		s.ensure()
 		s.limitMoves(false)
 		if !s.preempted {
@@ -76,6 +74,7 @@ func (s *Scheduler) ensure() {
 		if s.mem.fits(need) {
 			return
 		}
+		s.limitMoves(false)
 		if s.evict(need-s.mem.base.Free(), -1) {
 			continue
 		}

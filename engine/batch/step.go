@@ -39,8 +39,8 @@ type OpKind uint8
 const (
 	// OpRemove is llama_memory_seq_rm(Seq, P0, P1); P0 0 and P1 -1 clear the sequence.
 	OpRemove OpKind = iota
-	// OpCopy is llama_memory_seq_cp(Src, Seq, P0, P1): the destination is empty, or has nothing before P1 behind an OpLoad, and P1 -1 means all. LayoutStreams and Recurrent
-	// copy whole sequences only.
+	// OpCopy is llama_memory_seq_cp(Src, Seq, P0, P1): the destination is empty, or has nothing before P1 behind an OpLoad, and P1 -1
+	// means all. LayoutStreams and Recurrent copy whole sequences only.
 	OpCopy
 	// OpSave copies the state of Seq, which can be decoded, into host slot Host, which is empty or holds something that nobody
 	// wants any more. It may fail: then the slot is named in Result.Lost.

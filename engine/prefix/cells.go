@@ -251,19 +251,20 @@ func (c *Cells) Copy(src, dst int, n int32) {
 	}
 }
 
-// Order appends to dst the positions of a sequence by ascending cell: the order in which a saved state lists them. It is nil
+// Order returns the positions of a sequence by ascending cell: the order in which a saved state lists them. It is nil
 // when that is the order of positions, as it is unless the sequence was computed into scattered cells that wrapped around.
-func (c *Cells) Order(id int, dst []int32) []int32 {
+func (c *Cells) Order(id int) []int32 {
 	s := &c.seqs[id]
 	cells := s.cells[s.off:]
 	if slices.IsSorted(cells) {
 		return nil
 	}
-	for i := range cells {
-		dst = append(dst, s.first+int32(i))
+	order := make([]int32, len(cells))
+	for i := range order {
+		order[i] = s.first + int32(i)
 	}
-	slices.SortFunc(dst, func(a, b int32) int { return int(*s.at(a) - *s.at(b)) })
-	return dst
+	slices.SortFunc(order, func(a, b int32) int { return int(*s.at(a) - *s.at(b)) })
+	return order
 }
 
 // Restore is llama_state_seq_set_data to an empty sequence: the state's n positions, in its order (nil: ascending), get the

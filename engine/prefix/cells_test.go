@@ -196,7 +196,7 @@ func randomCells(t *testing.T, rng *rand.Rand, size, window int) {
 func saveAndRestore(t *testing.T, c *Cells, p *plain, id, dst int) {
 	t.Helper()
 	pos := p.saved(id)
-	order := c.Order(id, nil)
+	order := c.Order(id)
 	if order == nil && !slices.IsSorted(pos) || order != nil && !slices.Equal(order, pos) {
 		t.Fatalf("order %v, want %v", order, pos)
 	}
@@ -214,7 +214,7 @@ func saveAndRestore(t *testing.T, c *Cells, p *plain, id, dst int) {
 			p.copy(id, dst, n)
 		}
 	}()
-	if again := c.Order(dst, nil); again == nil && !slices.IsSorted(p.saved(dst)) || again != nil && !slices.Equal(again, p.saved(dst)) {
+	if again := c.Order(dst); again == nil && !slices.IsSorted(p.saved(dst)) || again != nil && !slices.Equal(again, p.saved(dst)) {
 		t.Fatalf("restored in the order %v, want %v", again, p.saved(dst))
 	}
 }

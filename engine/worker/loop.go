@@ -313,7 +313,8 @@ func (l *loop) oneStep() (idle bool, err error) {
 	return false, nil
 }
 
-// slowStep is the least duration of a step, or of a move to or from host memory, that is worth a line in the log, slowFactor how far above its prediction.
+// slowStep is the least duration of a step, or of a move to or from host memory, that is worth a line in the log, slowFactor how far
+// above its prediction a step is then.
 const (
 	slowStep   = 250 * time.Millisecond
 	slowFactor = 5
