@@ -21,33 +21,71 @@ type LayoutCosts struct {
 	Evaluation float64 // seconds
 }
 
-// FitLayoutCosts takes measures of both layouts, each with the same Rows and at least two different Cells. ok is false when they are
-// too few or make no sense.
-func FitLayoutCosts(ms []Measure, evaluation time.Duration) (c LayoutCosts, ok bool) {
-	var base [2]float64
-	var slope [2]float64
-	for l := range base {
-		var n, sx, sy, sxx, sxy float64
-		for _, m := range ms {
-			if m.Layout == Layout(l) {
-				x, y := float64(m.Cells), m.Time.Seconds()
-				n, sx, sy, sxx, sxy = n+1, sx+x, sy+y, sxx+x*x, sxy+x*y
-			}
+// FitLayoutCosts takes measures of both layouts. The price of a cell is the slope that all numbers of rows of a layout have in common,
+// each with a base of its own: long caches of many sequences say most, where a few short ones are lost in noise. The base is that of
+// about so many rows as both layouts were measured with. ok is false when the measures are too few or make no sense.
+func FitLayoutCosts(ms []Measure, rows int, evaluation time.Duration) (c LayoutCosts, ok bool) {
+	groups := map[Measure]*spread{} // by layout and rows
+	for _, m := range ms {
+		k := Measure{Layout: m.Layout, Rows: m.Rows}
+		if groups[k] == nil {
+			groups[k] = &spread{}
 		}
-		den := n*sxx - sx*sx
-		if n < 2 || den <= 0 {
+		groups[k].add(float64(m.Cells), m.Time.Seconds())
+	}
+	var sxx, sxy, slope [2]float64
+	for k, g := range groups {
+		sxx[k.Layout] += g.sxx
+		sxy[k.Layout] += g.sxy
+	}
+	for l := range slope {
+		if sxx[l] <= 0 {
 			return c, false
 		}
-		slope[l] = (n*sxy - sx*sy) / den
-		base[l] = (sy - slope[l]*sx) / n
+		slope[l] = sxy[l] / sxx[l]
+	}
+	nearest := 0
+	for k := range groups {
+		other := Measure{Layout: LayoutStreams - k.Layout, Rows: k.Rows}
+		if groups[other] != nil && (nearest == 0 || distance(k.Rows, rows) < distance(nearest, rows)) {
+			nearest = k.Rows
+		}
+	}
+	if nearest == 0 {
+		return c, false
+	}
+	base := func(l Layout) float64 {
+		g := groups[Measure{Layout: l, Rows: nearest}]
+		return g.y - slope[l]*g.x
 	}
 	c = LayoutCosts{
-		Base: min(base[0], base[1]), UnifiedCell: slope[0], StreamsCell: slope[1], Evaluation: evaluation.Seconds(),
+		Base:        min(base(LayoutUnified), base(LayoutStreams)),
+		UnifiedCell: slope[LayoutUnified], StreamsCell: slope[LayoutStreams],
+		Evaluation: evaluation.Seconds(),
 	}
 	return c, c.Base > 0 && c.UnifiedCell > 0 && c.StreamsCell > 0
 }
 
-// Sharing describes the recent decode steps, as means over roughly the last thousand.
+// distance orders numbers of rows by how near they are, the larger of two equally near ones first.
+func distance(rows, to int) int {
+	if rows >= to {
+		return 2 * (rows - to)
+	}
+	return 2*(to-rows) + 1
+}
+
+// spread is points around their means.
+type spread struct{ n, x, y, sxx, sxy float64 }
+
+func (s *spread) add(x, y float64) {
+	s.n++
+	dx, dy := x-s.x, y-s.y
+	s.x, s.y = s.x+dx/s.n, s.y+dy/s.n
+	s.sxx += dx * (x - s.x)
+	s.sxy += dx * (y - s.y)
+}
+
+// Sharing describes the recent decode steps, as means over roughly the last 400.
 type Sharing struct {
 	Rows     float64 // decode rows
 	Tokens   float64 // sum of the lengths of the running sequences
@@ -82,8 +120,9 @@ func chooseLayout(c LayoutCosts, sh Sharing, current Layout, gain float64) Layou
 const (
 	// sharingEvery is how often, in steps, the running sequences are looked at.
 	sharingEvery = 16
-	// sharingKeep is the weight of the past in a look: looks of 1000 steps count.
-	sharingKeep = 1 - float64(sharingEvery)/1000
+	// sharingKeep is the weight of the past in a look: looks of about sharingSpan steps count, which is some seconds.
+	sharingKeep = 1 - float64(sharingEvery)/sharingSpan
+	sharingSpan = 400
 	// sharingMin is how many decode steps must have been seen before a layout is proposed, and between two proposals.
 	sharingMin = 512
 )

@@ -21,7 +21,7 @@ func measured() batch.LayoutCosts {
 		{Layout: batch.LayoutUnified, Rows: 16, Cells: 16 * 4096, Time: ms(41.2)},
 		{Layout: batch.LayoutStreams, Rows: 16, Cells: 16 * 512, Time: ms(17.0)},
 		{Layout: batch.LayoutStreams, Rows: 16, Cells: 16 * 4096, Time: ms(22.3)},
-	}, ms(4.8))
+	}, 8, ms(4.8))
 	if !ok {
 		panic("no fit")
 	}
@@ -60,7 +60,7 @@ func TestFitLayoutCostsNeedsBoth(t *testing.T) {
 		{Layout: batch.LayoutUnified, Rows: 4, Cells: 512, Time: time.Millisecond},
 		{Layout: batch.LayoutUnified, Rows: 4, Cells: 4096, Time: 2 * time.Millisecond},
 	}
-	if _, ok := batch.FitLayoutCosts(one, time.Millisecond); ok {
+	if _, ok := batch.FitLayoutCosts(one, 4, time.Millisecond); ok {
 		t.Error("fits one layout")
 	}
 }

@@ -87,8 +87,10 @@ func bothLayouts(ctx context.Context, m Model, first layoutState, until time.Tim
 	if ctx.Err() != nil {
 		return first, nil, costs, false, context.Cause(ctx)
 	}
-	if err == nil {
-		costs, auto = layoutCosts(states)
+	if err != nil {
+		log.Warn("the other KV layout does not work here", "layout", there.String(), "err", err)
+	} else if costs, auto = layoutCosts(states); !auto {
+		log.Warn("the KV layouts' costs cannot be told apart: the one that there is stays", "layout", here.String(), "costs", costs)
 	}
 	if auto {
 		rows := float64(min(assumedRows, first.cfg.Sequences))
@@ -119,27 +121,19 @@ const costRows = 8
 // layoutCosts fits the costs to the steps of the warm-ups.
 func layoutCosts(states map[batch.Layout]layoutState) (batch.LayoutCosts, bool) {
 	var ms []batch.Measure
-	rows := 0
-	for _, c := range states[batch.LayoutStreams].costs {
-		if c.shape.Prefill == 0 && (rows == 0 || abs(c.shape.Decode-costRows) < abs(rows-costRows)) {
-			rows = c.shape.Decode
-		}
-	}
 	for layout, st := range states {
 		for _, c := range st.costs {
-			if c.shape.Prefill == 0 && c.shape.Decode == rows {
-				cells := (c.span + 255) / 256 * 256 // what the attention reads
-				if layout == batch.LayoutStreams {
-					cells *= rows
-				}
-				ms = append(ms, batch.Measure{Layout: layout, Rows: rows, Cells: cells, Time: c.duration})
+			if c.shape.Prefill > 0 || c.shape.Decode < 2 {
+				continue
 			}
+			cells := (c.span + 255) / 256 * 256 // what the attention reads
+			if layout == batch.LayoutStreams {
+				cells *= c.shape.Decode
+			}
+			ms = append(ms, batch.Measure{Layout: layout, Rows: c.shape.Decode, Cells: cells, Time: c.duration})
 		}
 	}
-	if rows < 2 {
-		return batch.LayoutCosts{}, false
-	}
-	return batch.FitLayoutCosts(ms, evaluationCost(states, rows))
+	return batch.FitLayoutCosts(ms, costRows, evaluationCost(states, costRows))
 }
 
 // evaluationRows is the size of the evaluation that streams and the unified layout are compared by.

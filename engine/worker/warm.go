@@ -57,6 +57,11 @@ func warmUp(ctx context.Context, m Model, cfg batch.Config, until time.Time, bri
 	}
 	shapes := batch.WarmupShapes(cfg)
 	w.total = 2 * len(shapes)
+	for _, s := range shapes {
+		if s.Prefill == 0 {
+			w.widest = max(w.widest, s.Decode)
+		}
+	}
 	first, rest := shapes[:min(essential, len(shapes))], shapes[min(essential, len(shapes)):]
 	w.must = !brief
 	for _, part := range [][]batch.Shape{first, rest} {
@@ -85,7 +90,7 @@ func warmUp(ctx context.Context, m Model, cfg batch.Config, until time.Time, bri
 func (w *warmer) both(shapes []batch.Shape, brief bool) error {
 	w.depth = 0
 	for _, s := range shapes {
-		if brief && !comparable(s) {
+		if brief && !w.comparable(s) {
 			w.done++
 			continue
 		}
@@ -99,7 +104,7 @@ func (w *warmer) both(shapes []batch.Shape, brief bool) error {
 	}
 	for _, s := range shapes {
 		switch {
-		case !costly(&w.cfg, s) || !w.deepens() || brief && !comparable(s):
+		case !costly(&w.cfg, s) || !w.deepens() || brief && !w.comparable(s):
 			w.done++
 		case !ok:
 			w.missed = append(w.missed, later{s, true})
@@ -118,9 +123,9 @@ func costly(cfg *batch.Config, s batch.Shape) bool {
 }
 
 // comparable says whether a shape is what layouts are compared by.
-func comparable(s batch.Shape) bool {
+func (w *warmer) comparable(s batch.Shape) bool {
 	switch s {
-	case batch.Shape{Decode: 1}, batch.Shape{Decode: costRows}, batch.Shape{Prefill: evaluationRows},
+	case batch.Shape{Decode: 1}, batch.Shape{Decode: w.widest}, batch.Shape{Decode: costRows}, batch.Shape{Prefill: evaluationRows},
 		batch.Shape{Decode: costRows, Prefill: evaluationRows - costRows}:
 		return true
 	}
@@ -136,6 +141,7 @@ type warmer struct {
 	until       time.Time
 	progress    func(float64)
 	done, total int
+	widest      int           // most decode rows of a shape
 	must        bool          // whatever the time, unless the device is slow
 	slow        bool          // the device is
 	perRow      time.Duration // of a prompt, on a slow device
