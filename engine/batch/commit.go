@@ -33,6 +33,7 @@ func (s *Scheduler) Commit(now time.Duration, r Result) []Event {
 
 // finishStep acts on the code.
 func (s *Scheduler) finishStep(r Result) {
+	s.slip.spoiled = s.slip.spoiled || r.Code != CodeOK
 	switch {
 	case r.Code == CodeOK && len(r.Sampled) != len(s.step.Samples):
 		panic("batch: Commit with another number of samples than Plan asked for")
@@ -89,6 +90,8 @@ func (s *Scheduler) commitOK(res Result) {
 			s.events = s.end(s.now, r, engine.FinishLength, s.events)
 		}
 	}
+	s.afterPrompt = st.Prefills > 0
+	s.slip.passed(s.now, st, res.Duration > 0 && s.copied == 0, slices.ContainsFunc(s.runs, func(r *run) bool { return r != nil && r.state == stateDecode }))
 }
 
 // learn takes what the step took; 0: nobody knows. A step in which sequences were copied teaches what a copy takes, and nothing else:
@@ -96,12 +99,13 @@ func (s *Scheduler) commitOK(res Result) {
 func (s *Scheduler) learn(took time.Duration) {
 	switch st := &s.step; {
 	case took <= 0:
+	case s.copied == 0 && st.Prefills == 0:
+		t, _ := s.cost.predict(s.load)
+		t = s.learnTurn(took.Seconds(), t)
+		s.cost.observe(s.load, toDuration(t), true)
+		s.learnUsual(t)
 	case s.copied == 0:
 		s.cost.observe(s.load, took, true)
-		s.slip.observe(st, took)
-		if st.Prefills == 0 {
-			s.learnUsual(took.Seconds())
-		}
 	case s.cfg.CopyTime > 0 && st.Predicted > 0:
 		s.learnCopy((took - st.Predicted).Seconds() / float64(s.copied))
 	}

@@ -154,6 +154,14 @@ func (m *costModel) predict(l load) (t float64, ok bool) {
 	return t, true
 }
 
+// seen reports whether evaluations of exactly so many rows were, in such a step.
+func (m *costModel) seen(rows int32, beside bool) bool {
+	if beside {
+		return m.beside.size.knows(rows)
+	}
+	return m.alone.size.knows(rows)
+}
+
 // knows reports whether any prefill was seen.
 func (m *costModel) knows() bool { return m.alone.size.largest > 0 || m.beside.size.largest > 0 }
 
@@ -187,10 +195,10 @@ func (m *costModel) cellPrice(rows int) float64 {
 
 // rowCell is what one more cell costs one row of a prompt, in seconds; 0: unknown.
 func (m *costModel) rowCell() float64 {
-	if w := m.alone.slope(); w > 0 {
+	if w := m.alone.deep.of(); w > 0 {
 		return w / 1024
 	}
-	return m.beside.slope() / 1024
+	return m.beside.deep.of() / 1024
 }
 
 // perToken is what a prefill token at a depth costs in a step of rows of them, in seconds; 0: unknown.

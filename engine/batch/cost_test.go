@@ -77,7 +77,7 @@ func TestCostModelLearns(t *testing.T) {
 		if _, perCell := m.cellTime(evaluation{rows: 8, kv: 4096}); perCell < 3e-7 || perCell > 5e-7 {
 			t.Errorf("a cell costs %v s, is 4e-7", perCell)
 		}
-		if got := m.alone.slope() / 1024; got < 2.5e-9 || got > 3.5e-9 {
+		if got := m.alone.deep.of() / 1024; got < 2.5e-9 || got > 3.5e-9 {
 			t.Errorf("a cell costs a prompt's row %v s, is 3e-9", got)
 		}
 	}
@@ -188,6 +188,30 @@ func TestCostModelSharesDriftOnce(t *testing.T) {
 		got, _ := m.predict(load{{rows: 512}})
 		if want := slow * tiles(512) / 1e3; got < 0.7*want || got > 1.4*want {
 			t.Errorf("%v times slower: predicts %v, is %v", slow, got, want)
+		}
+	}
+}
+
+// Sizes that do not fill the tiles of an attention kernel cost more for every cell, and that is learnt of each size by itself.
+func TestCostModelDepthBySize(t *testing.T) {
+	m := newCostModel(true)
+	ms := func(rows, kv int32) float64 { // of the GPU measured, docs/scheduling.md
+		cell := map[int32]float64{70: 2.4, 128: 1.2, 256: 1}[rows] / 1024
+		return map[int32]float64{70: 25, 128: 17, 256: 28}[rows] + cell*float64(kv)
+	}
+	for _, kv := range []int32{64, 2048, 4096, 7000, 64, 4096} {
+		for range 10 {
+			for _, rows := range []int32{70, 128, 256} {
+				m.observe(load{{rows: rows, kv: kv}}, time.Duration(1e6*ms(rows, kv)), true)
+			}
+		}
+	}
+	for _, rows := range []int32{70, 128, 256} {
+		for _, kv := range []int32{64, 4096, 7000} {
+			got, _ := m.predict(load{{rows: rows, kv: kv}})
+			if want := ms(rows, kv) / 1e3; math.Abs(got-want) > 0.05*want {
+				t.Errorf("%d rows behind %d: predicts %v s, is %v", rows, kv, got, want)
+			}
 		}
 	}
 }

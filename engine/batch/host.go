@@ -232,7 +232,7 @@ func (s *Scheduler) forget(id int) {
 
 // commitMoves takes what the step's moves took, and forgets what could not be saved.
 func (s *Scheduler) commitMoves(r *Result) {
-	s.slip.moved = r.Saving + r.Loading
+	s.slip.moved += r.Saving + r.Loading
 	s.host.save.observe(r.Saving.Seconds(), s.host.fixed)
 	s.host.load.observe(r.Loading.Seconds(), s.host.fixed)
 	for _, slot := range r.Lost {

@@ -6,7 +6,6 @@ import "time"
 func (s *Scheduler) Plan(now time.Duration) *Step {
 	s.check()
 	s.now = max(s.now, now)
-	s.slip.begin(s.now)
 	st := &s.step
 	*st = Step{
 		Number: st.Number + 1, Ops: st.Ops[:0], After: st.After[:0], Rows: st.Rows[:0],
@@ -36,7 +35,9 @@ func (s *Scheduler) Plan(now time.Duration) *Step {
 		s.build()
 	}
 	st.Ops, s.ops = append(st.Ops, s.ops...), s.ops[:0]
-	s.planned = !st.Idle()
+	if s.planned = !st.Idle(); !s.planned {
+		s.slip.since = 0 // who waits for a client is not late
+	}
 	return st
 }
 

@@ -11,7 +11,7 @@ import (
 	"hearth/engine/batch"
 )
 
-// gpu is the step times of an 8B Q4_K model on one GPU through Vulkan, fitted to raw loops of llama.cpp 0.7.0 (docs/scheduling.md): a
+// gpu is the step times of an 8B Q4_K model on one GPU through Vulkan, fitted to raw loops of llama.cpp 0.7.0 and steps in service (docs/scheduling.md): a
 // decode step by rows, 0.40 us more for every cell in the unified layout or 0.10 us for every token of the rows' own sequences in
 // streams; an evaluation of prompt rows by the tiles that it fills, and what their attention reads.
 type gpu struct{ streams bool }
@@ -45,6 +45,22 @@ func (g gpu) fill(rows int) float64 {
 	default:
 		return 46.8 * float64(rows) / 512
 	}
+}
+
+// ragged is what a cell costs an evaluation of prompt rows more, in ms, whose attention does not fill its tiles.
+func (g gpu) ragged(rows int) float64 {
+	if rows%64 == 0 {
+		return 0
+	}
+	return 2e-3
+}
+
+// turn is what a decode-only step takes longer behind prompt rows, in ms: the graph is built anew.
+func (g gpu) turn() float64 {
+	if g.streams {
+		return 2.5
+	}
+	return 4
 }
 
 // part is the rows of one sequence in one evaluation.
@@ -126,7 +142,7 @@ func (g gpu) time(st *batch.Step, span int) time.Duration {
 		if d > 0 {
 			ms += g.decode(n) + 1e-4*float64(lengths)
 		} else {
-			ms += g.fill(n) + 2.5e-6*float64(lengths)
+			ms += g.fill(n) + 3e-6*float64(lengths) + g.ragged(n)*float64(lengths/n)
 		}
 	}
 	if decodes > 0 {
@@ -154,6 +170,7 @@ type clients struct {
 	cache                      int
 	stall                      time.Duration // the longest that moves took in a step with decode rows
 	asked                      int
+	prompts                    bool          // the last step had prompt rows
 	wish                       *batch.Layout // of the last EventRelayout
 	trace                      bool          // log every step with prefill rows
 	noise                      *rand.Rand    // spreads the times of steps with prefill rows; nil: they are exact
@@ -225,13 +242,13 @@ func (l *clients) run() {
 }
 
 // step is one Plan and Commit.
-func (l *clients) step() {
+func (l *clients) step() *batch.Step {
 	l.t.Helper()
 	st := l.s.Plan(l.now)
 	l.events(st.Events)
 	if st.Idle() {
 		if l.wish != nil {
-			return
+			return st
 		}
 		l.t.Fatalf("idle with %d requests: %+v", len(l.live), l.s.Stats())
 	}
@@ -250,6 +267,10 @@ func (l *clients) step() {
 	if l.noise != nil && st.Prefills > 0 {
 		d += time.Duration(0.05 * l.noise.ExpFloat64() * float64(d))
 	}
+	if g, ok := l.gpu.(gpu); ok && st.Prefills == 0 && l.prompts {
+		d += time.Duration(g.turn() * float64(time.Millisecond))
+	}
+	l.prompts = st.Prefills > 0
 	d += copies
 	if st.Prefills == 0 && st.Decodes > 0 {
 		l.steps = append(l.steps, d)
@@ -275,6 +296,7 @@ func (l *clients) step() {
 		l.out++
 	}
 	l.events(l.s.Commit(l.now, batch.Result{Duration: d, Sampled: sampled, Saving: saving, Loading: loading}))
+	return st
 }
 
 func (l *clients) events(evs []batch.Event) {
@@ -394,6 +416,48 @@ func TestPolicyOneClient(t *testing.T) {
 		if p50 := quantile(l.gaps, .5) - 200*time.Microsecond; p50 > ideal*21/20 {
 			t.Errorf("%s: decode step %v, alone %v", cfg.Layout, p50, ideal)
 		}
+	}
+}
+
+// TestPolicyPadsOverSizes has prompts that end in 83 rows: the next size is no faster, but the one behind it is.
+func TestPolicyPadsOverSizes(t *testing.T) {
+	l := newClients(t, layouts[1])
+	rng := rand.New(rand.NewPCG(1, 8))
+	l.next = func(c *client) bool {
+		c.job = batch.Job{Prompt: random(rng, 256+83), MaxTokens: 2}
+		return c.requests < 4
+	}
+	l.send(&client{})
+	l.run()
+	ideal := time.Duration((l.gpu.(gpu).fill(256) + l.gpu.(gpu).fill(128)) * float64(time.Millisecond))
+	if p50 := quantile(l.ttft, .5); p50 > ideal+2*time.Millisecond {
+		t.Errorf("a prompt takes %v, in full tiles %v", p50, ideal)
+	}
+}
+
+// TestPolicyLearnsTurns: the first decode step behind prompt rows takes longer than the others, and that is known when it is planned.
+func TestPolicyLearnsTurns(t *testing.T) {
+	l := closedLoop(t, layouts[1], 8, 6)
+	l.next = func(c *client) bool {
+		c.job = batch.Job{Prompt: random(rand.New(rand.NewPCG(1, uint64(c.n))), 330), MaxTokens: 40}
+		return c.requests < 4
+	}
+	for i := range 8 {
+		l.send(&client{n: i})
+	}
+	prompts, seen := false, 0
+	for len(l.live) > 0 {
+		st := l.step()
+		if took := l.s.Stats().LastStep; prompts && st.Prefills == 0 && st.Decodes == 8 {
+			seen++
+			if off := took - st.Predicted; off.Abs() > 700*time.Microsecond {
+				t.Errorf("step %d behind prompts: predicted %v, took %v", st.Number, st.Predicted, took)
+			}
+		}
+		prompts = st.Prefills > 0
+	}
+	if seen == 0 {
+		t.Error("no such step")
 	}
 }
 

@@ -25,6 +25,7 @@ func (s *Scheduler) choosePrefills() {
 			return
 		}
 		s.setAside()
+		base += s.turn // of the decode rows' step behind this one
 		defer func() {
 			if len(s.prefills) == 0 {
 				s.bringBack(decodes)
@@ -109,8 +110,6 @@ func (s *Scheduler) orderPrefills() {
 }
 
 const (
-	// margin is kept between the predicted step and its target, beside what steps were seen to take longer (slip).
-	margin = 0.03
 	// targetFactor is what a step with prefill rows may take, in decode-only steps, where that is more than 50 ms: as they usually are, or
 	// as this one is where that is less. A long sequence that has just joined the others does not loosen the promise.
 	targetFactor = 2.5
@@ -134,11 +133,7 @@ func (s *Scheduler) stepTarget(base float64) float64 {
 		}
 		target = max(0.05, base*targetFactor)
 	}
-	steps := 1
-	if s.split.equal { // one with the decode rows, one with prompts
-		steps = 2
-	}
-	return target*(1-margin) - s.slip.of(steps, target) - float64(s.copied)*s.copyTime()
+	return target - s.slip.of(target) - float64(s.copied)*s.copyTime()
 }
 
 // granted reports whether prefill rows are due beside decode rows. What does not fit into the target comes every m steps, so
@@ -163,7 +158,7 @@ func (s *Scheduler) granted(p *packing, base, target float64) bool {
 	m := 1.0
 	if extra > 0 && base > 0 {
 		m = 3 * extra / base // extra / ((m-1)*base + base + extra) >= 1/4
-		if slack := target/(1-margin) - base; slack > 0 {
+		if slack := target - base; slack > 0 {
 			m = min(m, math.Ceil(extra/slack))
 		}
 	}

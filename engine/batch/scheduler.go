@@ -46,12 +46,14 @@ type Scheduler struct {
 	loads        load      // scratch
 	candidates   []packing // scratch
 	packs        []packing // scratch
+	paces        []packing // scratch
 	above        []int32   // scratch
 	victims      []int32   // scratch
 	usable, idle prefix.Usable
 	hosted       prefix.Usable
 
 	lastPrefill bool // the last step had prefill rows alone
+	afterPrompt bool // the last one that was computed had prefill rows
 	fed         bool // prefill rows alone since the last step with decode rows
 	sinceGrant  int  // decode-only steps since prefill rows were last granted
 	preempted   bool // in the step that is planned
@@ -76,7 +78,8 @@ type Scheduler struct {
 	draining   bool // nothing is admitted, so that the layout can be changed
 	drainUntil time.Duration
 
-	slip  slip    // how much longer than predicted steps are
+	slip  slip    // how much longer than predicted the time between tokens is
+	turn  float64 // running mean of what a decode-only step behind prompt rows takes longer, in seconds
 	usual float64 // running mean of decode-only steps, in seconds; 0: none yet
 
 	isRunning func(id int) bool
@@ -106,7 +109,7 @@ func (s *Scheduler) reset(cfg Config) {
 	s.resetHost()
 	s.tree = prefix.NewTree(ids + len(s.host.entries))
 	s.sharing, s.proposed, s.draining = Sharing{}, 0, false
-	s.slip, s.usual = slip{}, 0
+	s.slip, s.turn, s.usual, s.afterPrompt = slip{reserve: slipStart}, 0, 0, false
 	s.caution, s.mismatches = 0, 0 // the chunk may be smaller, and a halved one must hold a row
 }
 

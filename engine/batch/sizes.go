@@ -28,6 +28,7 @@ type point struct {
 	rows, t float64 // running means; t in seconds
 	high    int     // outliers in a row
 	online  bool    // seen in service, not only at load
+	deep    slope   // what 1024 more cells cost each row of such an evaluation
 }
 
 // sizeCosts is the cost of an evaluation by its number of rows: at the sizes themselves, and between each and the one before.
@@ -154,41 +155,68 @@ func (c *sizeCosts) around(rows int32, i int) (lo, hi *point) {
 // prefillCosts prices evaluations with prefill rows: by their rows, and by what these rows' attention reads.
 type prefillCosts struct {
 	size sizeCosts
-	// slope is what 1024 more cells cost each row, in seconds: num/den, a least squares fit through the origin that forgets.
-	num, den float64
+	// deep is what 1024 more cells cost each row, in evaluations of any size. It stands in for sizes that were never seen behind a long
+	// context. Those that were have a price of their own: on the GPU measured 70 rows behind 4000 tokens take 35 ms and 128 take 23,
+	// without these tokens 25 and 16.
+	deep slope
+}
+
+// slope is seconds by rows and thousands of cells: a least squares fit through the origin that forgets.
+type slope struct{ num, den float64 }
+
+func (s *slope) observe(x, y, forget float64) {
+	s.num, s.den = forget*s.num+x*y, forget*s.den+x*x
+}
+
+func (s *slope) of() float64 {
+	if s.den == 0 {
+		return 0
+	}
+	return max(0, s.num/s.den)
 }
 
 // deep is from how many cells on an evaluation teaches the price of cells instead of the price of rows.
 const deep = 1024
 
-func (c *prefillCosts) slope() float64 {
-	if c.den == 0 {
-		return 0
+// depth is what an evaluation costs more for reading kv cells, in seconds.
+func (c *prefillCosts) depth(rows, kv int32) float64 {
+	w := &c.deep
+	if p, _ := c.size.at(rows); p.deep.den > 0 {
+		w = &p.deep
 	}
-	return max(0, c.num/c.den)
+	return w.of() * float64(rows) * float64(kv) / 1024
 }
 
 func (c *prefillCosts) observe(rows, kv int32, t float64, online bool) {
-	x := float64(rows) * float64(kv) / 1024
-	if base, _ := c.size.predict(rows); kv >= deep && c.size.knows(rows) && t >= tooDear*base {
-		if t < outlier*(base+c.slope()*x) {
-			c.num, c.den = forgetDepth*c.num+x*(t-base), forgetDepth*c.den+x*x
-		}
+	base, _ := c.size.predict(rows)
+	if kv >= deep && c.size.knows(rows) && t >= tooDear*base {
+		c.observeDepth(rows, kv, t-base, base)
 		if kv >= 4*deep {
 			return
 		}
 	}
 	// What takes less behind a long context than its rows alone are thought to take says that they are thought too dear.
-	c.size.observe(rows, max(t-c.slope()*x, leastStep), online)
+	c.size.observe(rows, max(t-c.depth(rows, kv), leastStep), online)
+}
+
+// observeDepth learns that an evaluation took more seconds than its rows alone do, because it read kv cells.
+func (c *prefillCosts) observeDepth(rows, kv int32, more, base float64) {
+	x := float64(rows) * float64(kv) / 1024
+	if base+more < outlier*(base+c.deep.of()*x) {
+		c.deep.observe(x, more, forgetDepth)
+	}
+	if p, _ := c.size.at(rows); p.deep.den == 0 || base+more < outlier*(base+p.deep.of()*x) {
+		p.deep.observe(x, more, forgetDeep)
+	}
 }
 
 // tooDear is what part of the price of its rows alone an evaluation behind a long context must take, or the price is wrong: noise is less.
 const tooDear = 0.85
 
-// forgetDepth makes an observation count half after about 100 newer ones.
-const forgetDepth = 0.993
+// forgetDepth makes an observation count half after about 100 newer ones, forgetDeep after six of its own size.
+const forgetDepth, forgetDeep = 0.993, 0.9
 
 func (c *prefillCosts) predict(rows, kv int32) (float64, bool) {
 	t, ok := c.size.predict(rows)
-	return t + c.slope()*float64(rows)*float64(kv)/1024, ok
+	return t + c.depth(rows, kv), ok
 }
