@@ -25,8 +25,9 @@ type costModel struct {
 	beside prefillCosts          // in a step with decode rows: what it adds to them if it is one of its own, all of it if not
 }
 
-func newCostModel(equal bool) costModel {
-	m := costModel{equal: equal}
+// newCostModel knows nothing yet; tiles says that the device computes by tiles, as GPUs do.
+func newCostModel(equal, tiles bool) costModel {
+	m := costModel{equal: equal, alone: prefillCosts{tiles: tiles}, beside: prefillCosts{tiles: tiles}}
 	for i := range m.decode {
 		m.decode[i] = newRLS(1e3, 10)
 	}

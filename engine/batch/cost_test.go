@@ -41,7 +41,7 @@ func truth(l load, line bool) time.Duration {
 func TestCostModelLearns(t *testing.T) {
 	for _, line := range []bool{true, false} {
 		rng := rand.New(rand.NewPCG(1, 1))
-		m := newCostModel(false)
+		m := newCostModel(false, !line)
 		draw := func() load {
 			e := evaluation{kv: int32(256 * (1 + rng.IntN(64)))}
 			switch rng.IntN(3) {
@@ -85,7 +85,7 @@ func TestCostModelLearns(t *testing.T) {
 
 // A price that was too high at load, when the GPU had lowered its clocks, is corrected by evaluations behind long contexts, too.
 func TestCostModelForgetsASlowStart(t *testing.T) {
-	m := newCostModel(true)
+	m := newCostModel(true, true)
 	m.observe(load{{rows: 64, kv: 32}}, 75*time.Millisecond, false)
 	m.observe(load{{rows: 512, kv: 256}}, 47*time.Millisecond, false)
 	for range 20 {
@@ -101,7 +101,7 @@ func TestCostModelForgetsASlowStart(t *testing.T) {
 
 // What does not vary is not learned as a slope.
 func TestCostModelConstantSpan(t *testing.T) {
-	m := newCostModel(false)
+	m := newCostModel(false, false)
 	e := evaluation{rows: 4, decodes: 4, kv: 32768}
 	for range 500 {
 		m.observe(load{e}, 10*time.Millisecond, true)
@@ -117,7 +117,7 @@ func TestCostModelConstantSpan(t *testing.T) {
 // A page fault or a compile is not what steps cost, and a clock that changes is: for decode steps and for prompts.
 func TestCostModelOutliersAndDrift(t *testing.T) {
 	for _, e := range []evaluation{{rows: 8, decodes: 8, kv: 512}, {rows: 128, kv: 64}, {rows: 128, decodes: 16, kv: 64}} {
-		m := newCostModel(false)
+		m := newCostModel(false, false)
 		l := load{e}
 		for range 100 {
 			m.observe(l, 10*time.Millisecond, true)
@@ -136,7 +136,7 @@ func TestCostModelOutliersAndDrift(t *testing.T) {
 }
 
 func TestCostModelKnowsNothing(t *testing.T) {
-	m := newCostModel(true)
+	m := newCostModel(true, true)
 	l := load{{rows: 64}}
 	if _, ok := m.predict(l); ok || m.knows() {
 		t.Error("claims to know")
@@ -154,7 +154,7 @@ func TestCostModelKnowsNothing(t *testing.T) {
 
 // What was seen of an idle machine at load is corrected as a whole by what service shows, each point by its own observations.
 func TestCostModelSharesDrift(t *testing.T) {
-	m := newCostModel(true)
+	m := newCostModel(true, true)
 	for _, size := range []int32{64, 128, 256, 512} {
 		m.observe(load{{rows: size}}, time.Duration(3*tiles(size)*1e6), false) // the clocks were low
 	}
@@ -171,7 +171,7 @@ func TestCostModelSharesDrift(t *testing.T) {
 
 // A machine that slows down in service slows all sizes down once, however many of them are in use.
 func TestCostModelSharesDriftOnce(t *testing.T) {
-	m := newCostModel(true)
+	m := newCostModel(true, true)
 	used := []int32{16, 32, 48, 64, 96, 128, 192, 256}
 	see := func(size int32, slow float64, online bool) {
 		m.observe(load{{rows: size}}, time.Duration(slow*tiles(size)*1e6), online)
@@ -194,7 +194,7 @@ func TestCostModelSharesDriftOnce(t *testing.T) {
 
 // Sizes that do not fill the tiles of an attention kernel cost more for every cell, and that is learnt of each size by itself.
 func TestCostModelDepthBySize(t *testing.T) {
-	m := newCostModel(true)
+	m := newCostModel(true, true)
 	ms := func(rows, kv int32) float64 { // of the GPU measured, docs/scheduling.md
 		cell := map[int32]float64{70: 2.4, 128: 1.2, 256: 1}[rows] / 1024
 		return map[int32]float64{70: 25, 128: 17, 256: 28}[rows] + cell*float64(kv)
@@ -212,6 +212,29 @@ func TestCostModelDepthBySize(t *testing.T) {
 			if want := ms(rows, kv) / 1e3; math.Abs(got-want) > 0.05*want {
 				t.Errorf("%d rows behind %d: predicts %v s, is %v", rows, kv, got, want)
 			}
+		}
+	}
+}
+
+// A size that was never seen behind a long context does not look better than the next larger one, which was; on a CPU every size is alike.
+func TestCostModelCaution(t *testing.T) {
+	for _, tiles := range []bool{true, false} {
+		m := newCostModel(true, tiles)
+		for _, rows := range []int32{128, 192} {
+			m.observe(load{{rows: rows, kv: 64}}, 25*time.Millisecond, true)
+			m.observe(load{{rows: rows, kv: 7000}}, 32*time.Millisecond, true)
+		}
+		m.observe(load{{rows: 161, kv: 64}}, 25*time.Millisecond, true)
+		odd, _ := m.predict(load{{rows: 161, kv: 7000}})
+		full, _ := m.predict(load{{rows: 192, kv: 7000}})
+		if odd > full != tiles {
+			t.Errorf("tiles %v: 161 rows take %v s, 192 %v", tiles, odd, full)
+		}
+		for range 10 {
+			m.observe(load{{rows: 161, kv: 7000}}, 30*time.Millisecond, true)
+		}
+		if odd, _ = m.predict(load{{rows: 161, kv: 7000}}); odd > full {
+			t.Errorf("tiles %v: 161 rows, which take 30 ms, are thought to take %v s", tiles, odd)
 		}
 	}
 }

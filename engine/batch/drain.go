@@ -37,18 +37,26 @@ func (s *Scheduler) proposeLayout(ev []Event) []Event {
 	return s.propose(l, ev)
 }
 
-// layoutCosts is what was measured at load, or the price of a cell in the present layout that shows in service, if that is higher: at
-// load it is the difference of a few short steps, and on a GPU that had lowered its clocks the first of them is too long.
+const (
+	// pricedSteps is how many decode steps of about the usual number of rows must have been seen before their price of a cell counts.
+	pricedSteps = 128
+	// pricedTrust is the most that it is believed, as a factor of what was measured at load.
+	pricedTrust = 4.0
+)
+
+// layoutCosts is what was measured at load, or the price of a cell in the present layout that shows in service, if that is higher: what
+// was measured at load is short, and a GPU may have lowered its clocks meanwhile.
 func (s *Scheduler) layoutCosts() LayoutCosts {
 	c := s.costs
 	rows := int(s.sharing.Rows + 0.5)
+	if rows == 0 || s.cost.decode[bucketOf(rows)].n < pricedSteps {
+		return c
+	}
 	perCell := s.cost.cellPrice(rows)
-	switch {
-	case rows == 0 || perCell <= 0:
-	case s.cfg.Layout == LayoutStreams: // the span is that of each of the rows' sequences
-		c.StreamsCell = max(c.StreamsCell, perCell/float64(rows))
-	default:
-		c.UnifiedCell = max(c.UnifiedCell, perCell)
+	if s.cfg.Layout == LayoutStreams { // the span is that of each of the rows' sequences
+		c.StreamsCell = min(max(c.StreamsCell, perCell/float64(rows)), pricedTrust*c.StreamsCell)
+	} else {
+		c.UnifiedCell = min(max(c.UnifiedCell, perCell), pricedTrust*c.UnifiedCell)
 	}
 	return c
 }

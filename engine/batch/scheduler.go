@@ -102,7 +102,7 @@ func (s *Scheduler) reset(cfg Config) {
 	ids := cfg.Sequences + cfg.Parking
 	s.cfg, s.mem = cfg, newMemory(&cfg)
 	s.split = newSplitter(&cfg)
-	s.cost = newCostModel(s.split.equal)
+	s.cost = newCostModel(s.split.equal, !cfg.NoPad)
 	s.runs, s.rent = make([]*run, ids), make([]float64, ids)
 	s.step = Step{Number: s.step.Number, Rows: make([]Row, 0, cfg.Chunk), Samples: make([]Sample, 0, cfg.Outputs)}
 	s.ops = s.ops[:0]

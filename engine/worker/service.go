@@ -189,7 +189,7 @@ func (s *Service) prepareLoop(ctx context.Context, m Model, cfg *batch.Config, i
 		return nil, err
 	}
 	layouts, costs, auto := map[batch.Layout]layoutState{}, batch.LayoutCosts{}, false
-	if m.CanRelayout() && !first.warmer.isSlow() {
+	if m.CanRelayout() && !first.warmer.isSlow() && time.Since(began) < warmUpAll-compareLeast {
 		if first, layouts, costs, auto, err = bothLayouts(ctx, m, first, began.Add(warmUpAll), s.log, progress); err != nil {
 			return nil, err
 		}

@@ -16,6 +16,8 @@ const (
 	// nothing is in the driver's shader cache. What is left out then runs while the model is idle.
 	warmUpLimit = 19 * time.Second
 	warmUpAll   = 23 * time.Second
+	// compareLeast is how much time must be left for the other layout: two new contexts alone take a second or two.
+	compareLeast = 3 * time.Second
 	// warmUpDepth is how many tokens sequences have in the second pass: backends have other kernels for long caches (from 1024
 	// cells on, at the longest), and the cost of a cell shows.
 	warmUpDepth = 2048
