@@ -28,7 +28,9 @@ func (s *Scheduler) Plan(now time.Duration) *Step {
 		if s.cfg.Recurrent {
 			s.checkpoints()
 		}
-		s.gather()
+		if s.gather(); len(s.decodes) == 0 {
+			s.slip.since = 0
+		}
 		s.payRent()
 		s.limitMoves(true)
 		s.choosePrefills()

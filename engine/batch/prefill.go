@@ -133,7 +133,11 @@ func (s *Scheduler) stepTarget(base float64) float64 {
 		}
 		target = max(0.05, base*targetFactor)
 	}
-	return target - s.slip.of(target) - float64(s.copied)*s.copyTime()
+	reserve := slipReserve
+	if s.cfg.NoPad {
+		reserve = slipReserveCPU
+	}
+	return target - s.slip.of(target, reserve) - float64(s.copied)*s.copyTime()
 }
 
 // granted reports whether prefill rows are due beside decode rows. What does not fit into the target comes every m steps, so
@@ -234,23 +238,28 @@ func (s *Scheduler) evaluations() int {
 	return s.split.count()
 }
 
-// fitPrefills evicts until the step has its cells, and shrinks the prefills when that does not suffice.
+// fitPrefills evicts until the step has its cells, and shrinks the prefills when that does not suffice. Padding goes first: it is worth no
+// cached prefix.
 func (s *Scheduler) fitPrefills() {
+	rows := len(s.decodes)
+	for _, r := range s.prefills {
+		rows += int(r.take + r.fill)
+	}
+	for i := len(s.prefills) - 1; i >= 0 && !s.mem.fits(rows); i-- {
+		rows -= int(s.prefills[i].fill)
+		s.prefills[i].fill = 0
+	}
 	for {
-		rows := len(s.decodes)
-		for _, r := range s.prefills {
-			rows += int(r.take + r.fill)
-		}
 		for !s.mem.fits(rows) && s.evict(rows-s.mem.base.Free(), -1) {
 		}
-		if s.mem.fits(rows) || len(s.prefills) == 0 {
+		n := len(s.prefills)
+		if s.mem.fits(rows) || n == 0 {
 			return
 		}
-		last := s.prefills[len(s.prefills)-1]
-		if last.fill > 0 {
-			last.fill = 0
-		} else if last.take /= 2; last.take == 0 {
-			s.prefills = s.prefills[:len(s.prefills)-1]
+		last := s.prefills[n-1]
+		rows -= int(last.take - last.take/2)
+		if last.take /= 2; last.take == 0 {
+			s.prefills = s.prefills[:n-1]
 		}
 	}
 }

@@ -222,11 +222,16 @@ func (c *prefillCosts) observe(rows, kv int32, t float64, online bool) {
 // observeDepth learns that an evaluation took more seconds than its rows alone do, because it read kv cells.
 func (c *prefillCosts) observeDepth(rows, kv int32, more, base float64) {
 	x := float64(rows) * float64(kv) / 1024
+	p, _ := c.size.at(rows)
+	own := &p.deep
+	if own.den == 0 { // the first one of its size is judged by the others: it may have compiled something
+		own = &c.deep
+	}
+	if own.den == 0 || base+more < outlier*(base+own.of()*x) {
+		p.deep.observe(x, more, forgetDeep)
+	}
 	if base+more < outlier*(base+c.deep.of()*x) {
 		c.deep.observe(x, more, forgetDepth)
-	}
-	if p, _ := c.size.at(rows); p.deep.den == 0 || base+more < outlier*(base+p.deep.of()*x) {
-		p.deep.observe(x, more, forgetDeep)
 	}
 }
 

@@ -1,6 +1,9 @@
 package batch
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // slip watches the time between tokens against what was predicted of it, and keeps in reserve what covers all but the worst few: half
 // of the steps take longer than predicted, and sampling, planning and sending come on top of each. A fixed margin is too little behind
@@ -8,9 +11,9 @@ import "time"
 // 256 prompt rows fit beside 32 decode rows, or 192.
 type slip struct {
 	reserve float64 // running quantile of (gap - predicted), seconds
-	spread  float64 // running mean of its absolute value
+	spread  float64 // running mean of how far it is from the reserve, which is how fast the reserve moves
 
-	since     time.Duration // when the last step with decode rows ended, or a first token came while nothing decoded; 0: nothing decodes
+	since     time.Duration // when the last step with decode rows ended, or a first token came while nothing decoded; 0: nobody waits for a token
 	predicted time.Duration // of the steps since then
 	moved     time.Duration // in moves to and from host memory since then
 	prompts   bool          // prompt rows were in them
@@ -24,9 +27,11 @@ const (
 	slipStart = 0.001
 	// slipGain is the weight of a gap in the spread.
 	slipGain = 0.05
-	// slipMost bounds what one gap may teach, as a part of what it should take, and slipReserve what is held back, as a part of the
-	// target: on a CPU, where steps vary most, what is held back is missing for prompts.
-	slipMost, slipReserve = 0.2, 0.08
+	// slipMost bounds what one gap may teach, as a part of what it should take.
+	slipMost = 0.2
+	// slipReserve and slipReserveCPU bound what is held back, as a part of the target: on a CPU steps vary most, with the machine's other
+	// work, and what is held back is missing for prompts.
+	slipReserve, slipReserveCPU = 0.08, 0.04
 )
 
 // passed takes a step that was computed; now is when it ended, decoding whether anything goes on decoding.
@@ -54,7 +59,7 @@ func (p *slip) begin(now time.Duration) {
 func (p *slip) observe(gap, predicted float64) {
 	most := slipMost * predicted
 	off := min(max(gap-predicted, -most), most)
-	p.spread += slipGain * (max(off, -off) - p.spread)
+	p.spread += slipGain * (math.Abs(off-p.reserve) - p.spread)
 	if off > p.reserve {
 		p.reserve += slipQuantile * slipStep * p.spread
 	} else {
@@ -63,12 +68,14 @@ func (p *slip) observe(gap, predicted float64) {
 	p.reserve = max(0, p.reserve)
 }
 
-// of is what to keep in reserve within a target, in seconds.
-func (p *slip) of(target float64) float64 { return min(p.reserve, slipReserve*target) }
+// of is what to keep in reserve within a target, in seconds; most is the part of it that may be kept.
+func (p *slip) of(target, most float64) float64 { return min(p.reserve, most*target) }
 
 const (
 	// turnGain is the weight of a step in the mean of what a turn takes, turnMost the most that is believed, as a part of the step.
 	turnGain, turnMost = 0.2, 0.5
+	// turnKeep is the part of a turn that is believed.
+	turnKeep = 0.95
 )
 
 // turnTime is what the step that is planned takes longer if it has decode rows alone, in seconds: behind another shape the
@@ -81,11 +88,12 @@ func (s *Scheduler) turnTime() float64 {
 }
 
 // learnTurn takes what a decode-only step took and was predicted to take without a turn, both in seconds, and returns what it would have
-// taken without one.
+// taken without one. Where every such step is behind prompt rows nothing tells the two apart, so the turn is drawn to 0.
 func (s *Scheduler) learnTurn(took, predicted float64) float64 {
 	if !s.afterPrompt || predicted <= 0 {
 		return took
 	}
-	s.turn += turnGain * (min(max(took-predicted, 0), turnMost*predicted) - s.turn)
+	most := turnMost * predicted
+	s.turn += turnGain * (turnKeep*min(max(took-predicted, -most), most) - s.turn)
 	return max(took-s.turn, leastStep)
 }

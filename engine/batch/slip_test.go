@@ -17,7 +17,7 @@ func TestSlipCoversTheWorstGaps(t *testing.T) {
 		p.begin(now)
 		for i := range 2 * gaps {
 			off := spread * math.Abs(rng.NormFloat64())
-			if i >= gaps && off*predicted.Seconds() > p.of(0.05) {
+			if i >= gaps && off*predicted.Seconds() > p.of(0.05, slipReserve) {
 				late++
 			}
 			now += predicted/2 + toDuration(off*predicted.Seconds())
@@ -66,5 +66,22 @@ func TestSlipIgnoresOtherDelays(t *testing.T) {
 		if p.passed(now+time.Second, decode, true, true); p.reserve > slipStart {
 			t.Errorf("%s: the reserve became %v s", name, p.reserve)
 		}
+	}
+}
+
+// A machine that was disturbed for a while is trusted again within some hundred gaps.
+func TestSlipRecovers(t *testing.T) {
+	p := slip{reserve: slipStart}
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 300 {
+		p.observe(0.040*(1+0.3*rng.Float64()), 0.040)
+	}
+	high := p.reserve
+	gaps := 0
+	for ; p.reserve > 0.002 && gaps < 5000; gaps++ {
+		p.observe(0.040*(1+0.01*rng.Float64()), 0.040)
+	}
+	if high < 0.006 || gaps > 300 {
+		t.Errorf("from %v s it took %d gaps", high, gaps)
 	}
 }

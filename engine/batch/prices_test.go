@@ -1,0 +1,181 @@
+package batch
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"hearth/engine"
+)
+
+// drill drives a scheduler whose steps take what took says, and overhead beside that.
+type drill struct {
+	t        *testing.T
+	s        *Scheduler
+	now      time.Duration
+	overhead time.Duration
+	took     func(st *Step) time.Duration
+}
+
+func newDrill(t *testing.T, cfg Config, took func(st *Step) time.Duration) *drill {
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &drill{t: t, s: s, now: time.Second, took: took}
+}
+
+func (d *drill) step() *Step {
+	d.t.Helper()
+	st := d.s.Plan(d.now)
+	if st.Idle() {
+		d.t.Fatalf("idle: %+v", d.s.Stats())
+	}
+	took := d.took(st)
+	d.now += took + d.overhead
+	d.s.Commit(d.now, Result{Duration: took, Sampled: make([]Sampled, len(st.Samples))})
+	return st
+}
+
+func (d *drill) submit(id JobID, prompt, tokens int) {
+	rng := rand.New(rand.NewPCG(uint64(id), 1))
+	p := make([]engine.Token, prompt)
+	for i := range p {
+		p[i] = rng.Int32N(30000)
+	}
+	if err := d.s.Submit(d.now, Job{ID: id, Prompt: p, MaxTokens: tokens, Cache: true}); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// finish runs until a job has ended, and returns how long that took.
+func (d *drill) finish(id JobID) time.Duration {
+	began := d.now
+	for d.s.jobs[id] != nil {
+		d.step()
+	}
+	return d.now - began
+}
+
+func millis(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
+
+// One step that compiled something does not price its size out behind long contexts, where nothing would contradict that.
+func TestSlowFirstStepBehindLongContext(t *testing.T) {
+	var took [2]time.Duration
+	for i, hiccup := range []bool{false, true} {
+		cost := func(n int, kv float64) time.Duration { return millis(10 + 0.14*float64(n) + 1e-6*float64(n)*kv) }
+		d := newDrill(t, Config{Layout: LayoutStreams, Context: 16384, Sequences: 8, Chunk: 512}, func(st *Step) time.Duration {
+			switch {
+			case st.Prefills == 0:
+				return 10 * time.Millisecond
+			case hiccup && len(st.Rows) == 192 && st.Rows[0].Pos >= 900:
+				hiccup = false
+				return 200 * time.Millisecond
+			}
+			return cost(len(st.Rows), float64(st.Rows[0].Pos))
+		})
+		for _, n := range []int{16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512} {
+			d.s.Prime(Shape{Prefill: n}, n, cost(n, 0))
+			if n == 128 || n == 256 || n == 512 { // as the warm-up does
+				d.s.Prime(Shape{Prefill: n}, 2048+n, cost(n, 2048))
+			}
+		}
+		d.s.Prime(Shape{Decode: 1}, 1, 10*time.Millisecond)
+		d.submit(1, 64, -1)
+		for range 30 {
+			d.step()
+		}
+		for id := JobID(2); id < 12; id++ {
+			d.submit(id, 8000, 2)
+			took[i] = d.finish(id)
+		}
+		if hiccup {
+			t.Fatal("there was no such step")
+		}
+	}
+	if took[1] > took[0]*21/20 {
+		t.Errorf("a prompt takes %v, and %v after one slow step", took[0], took[1])
+	}
+}
+
+// Where every decode step is behind prompt rows their noise does not become a turn, which would make the promise smaller and smaller.
+func TestTurnsDoNotGrowFromNoise(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	d := newDrill(t, Config{Recurrent: true, Cells: 32768, Context: 16384, Sequences: 8, Chunk: 512, NoPad: true}, func(st *Step) time.Duration {
+		if st.Prefills == 0 {
+			return millis(100 * (1 + 0.1*rng.NormFloat64()))
+		}
+		return millis(20 + float64(st.Prefills))
+	})
+	d.submit(1, 64, -1)
+	for range 100 {
+		d.step()
+	}
+	for id := JobID(2); id < 42; id++ {
+		d.submit(id, 6000, 2)
+		d.finish(id)
+	}
+	if d.s.turn > 5e-3 || d.s.usual < 0.095 {
+		t.Errorf("a turn is thought to take %v s, decode steps %v; they take 0.1 s, and turns nothing", d.s.turn, d.s.usual)
+	}
+}
+
+// The time in which nobody waits for a token is no gap: the last decoder was cancelled, or its client does not read.
+func TestNobodyWaitsForAToken(t *testing.T) {
+	for name, leave := range map[string]func(s *Scheduler, now time.Duration){
+		"cancelled": func(s *Scheduler, now time.Duration) { s.Cancel(now, 1) },
+		"held":      func(s *Scheduler, _ time.Duration) { s.Hold(1, true) },
+	} {
+		d := newDrill(t, Config{Layout: LayoutStreams, Context: 16384, Sequences: 8, Chunk: 512}, func(st *Step) time.Duration {
+			return max(5*time.Millisecond, time.Duration(st.Prefills+st.Pads)*100*time.Microsecond)
+		})
+		d.overhead = 500 * time.Microsecond
+		for _, n := range []int{64, 128, 256, 512} {
+			d.s.Prime(Shape{Prefill: n}, n, time.Duration(n)*100*time.Microsecond)
+		}
+		d.s.Prime(Shape{Decode: 1}, 1, 5*time.Millisecond)
+		d.submit(1, 64, -1)
+		for range 200 {
+			d.step()
+		}
+		d.submit(2, 12000, 3)
+		for range 6 {
+			d.step()
+		}
+		before := d.s.slip.reserve
+		leave(d.s, d.now)
+		if took := d.finish(2); took < time.Second || d.s.slip.reserve > before {
+			t.Errorf("%s: after %v without a decode row the reserve went from %v to %v s", name, took, before, d.s.slip.reserve)
+		}
+	}
+}
+
+// Padding behind a prompt's end evicts no cached prefix.
+func TestPaddingEvictsNothing(t *testing.T) {
+	tile := func(n int) time.Duration {
+		switch {
+		case n == 128:
+			return millis(16.5)
+		case n > 128:
+			return millis(26 * float64(n) / 256)
+		}
+		return millis(25)
+	}
+	d := newDrill(t, Config{Cells: 1280, Context: 1280, Sequences: 4, Parking: 4, Chunk: 512}, func(st *Step) time.Duration {
+		if st.Prefills == 0 {
+			return 5 * time.Millisecond
+		}
+		return tile(len(st.Rows))
+	})
+	for _, n := range []int{64, 96, 128, 256, 512} {
+		d.s.Prime(Shape{Prefill: n}, n, tile(n))
+	}
+	d.s.Prime(Shape{Decode: 1}, 256, 5*time.Millisecond)
+	d.submit(1, 1180, 1)
+	d.finish(1)
+	d.now += time.Second
+	d.submit(2, 83, 2)
+	if st := d.step(); st.Prefills != 83 || st.Pads > 0 || d.s.Stats().EvictedCells > 0 {
+		t.Errorf("%d rows computed, %d padding rows, %d cells evicted", st.Prefills, st.Pads, d.s.Stats().EvictedCells)
+	}
+}
