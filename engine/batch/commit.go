@@ -91,7 +91,12 @@ func (s *Scheduler) commitOK(res Result) {
 		}
 	}
 	s.afterPrompt = st.Prefills > 0
-	s.slip.passed(s.now, st, res.Duration > 0 && s.copied == 0, slices.ContainsFunc(s.runs, func(r *run) bool { return r != nil && r.state == stateDecode }))
+	s.slip.passed(s.now, st, s.loadIsDeep(), res.Duration > 0 && s.copied == 0, slices.ContainsFunc(s.runs, func(r *run) bool { return r != nil && r.state == stateDecode }))
+}
+
+// loadIsDeep reports whether prompt rows of the step are behind a long context.
+func (s *Scheduler) loadIsDeep() bool {
+	return slices.ContainsFunc(s.load, func(e evaluation) bool { return !s.cost.isDecode(e) && e.kv >= deep })
 }
 
 // learn takes what the step took; 0: nobody knows. A step in which sequences were copied teaches what a copy takes, and nothing else:
@@ -111,15 +116,19 @@ func (s *Scheduler) learn(took time.Duration) {
 	}
 }
 
-// usualTime is over how many seconds decode-only steps are averaged, usualMost the most that one of them counts.
-const usualTime, usualMost = 2.0, 0.2
+// usualSpan is over how many seconds the longest context of decode-only steps is averaged, usualMost the most that one of them counts.
+const usualSpan, usualMost = 2.0, 0.2
 
-// learnUsual takes what a decode-only step took, in seconds, into their running mean.
+// learnUsual takes a decode-only step that took t seconds into the running mean of the cells that such steps read.
 func (s *Scheduler) learnUsual(t float64) {
-	if s.usual == 0 {
-		s.usual = t
+	kv := int32(0)
+	for _, e := range s.load {
+		kv = max(kv, e.kv)
 	}
-	s.usual += min(usualMost, t/usualTime) * (t - s.usual)
+	if s.usual == 0 {
+		s.usual = float64(kv)
+	}
+	s.usual += min(usualMost, t/usualSpan) * (float64(kv) - s.usual)
 }
 
 // learnCopy corrects the price of a copy by one that seemed to take so many seconds, which is the difference of two large numbers: it

@@ -139,7 +139,7 @@ func (s *Scheduler) limitMoves(last bool) {
 		h.limit = min(h.limit, h.spent+copyLimit)
 	default:
 		base := s.decodeTime()
-		h.limit = max(copyLimit, min((targetFactor-1)*base, s.stepTarget(base)-base))
+		h.limit = max(copyLimit, min((targetFactorCPU-1)*base, s.stepTarget(base)-base))
 	}
 }
 

@@ -7,7 +7,7 @@ type packing struct {
 	// to is the number of rows that each is padded to, 0 for none: only equal numbers share an evaluation in streams, and some
 	// sizes have faster kernels.
 	to    int32
-	extra float64 // seconds that it adds to the step's decode rows
+	extra float64 // seconds that it adds to the time between tokens, beside the decode rows
 }
 
 // pack chooses the prefill rows of a step that has slack seconds for them. The result has each 0 when nothing fits.
@@ -118,7 +118,7 @@ func (s *Scheduler) tryPadded(left, beside int32, base float64) {
 func (s *Scheduler) try(p packing, base float64) bool {
 	t, ok := s.timeOf(p)
 	if ok {
-		p.extra = max(t-base, leastStep)
+		p.extra = max(t-base, leastStep) + s.perStep
 		s.candidates = append(s.candidates, p)
 	}
 	return ok
@@ -139,7 +139,7 @@ func (s *Scheduler) pace(limit int32, base, slack float64) (large packing) {
 		}
 		s.loads = append(s.loads[:0], e)
 		if t, ok := s.cost.predict(s.loads); ok {
-			s.paces = append(s.paces, packing{k: 1, each: each, extra: max(t-base, leastStep)})
+			s.paces = append(s.paces, packing{k: 1, each: each, extra: max(t-base, leastStep) + s.perStep})
 		}
 	}
 	for _, size := range sizes {
@@ -260,7 +260,7 @@ func (s *Scheduler) tryMany(k int, first, longest int32, base float64) {
 			return
 		}
 		if t, ok := s.timeOf(p); ok {
-			p.extra = max(t-base, leastStep)
+			p.extra = max(t-base, leastStep) + s.perStep
 			s.packs = append(s.packs, p)
 		}
 	}

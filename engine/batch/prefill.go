@@ -15,6 +15,7 @@ func (s *Scheduler) choosePrefills() {
 		return
 	}
 	s.orderPrefills()
+	s.perStep = 0
 	base := s.decodeTime()
 	target := s.stepTarget(base) - s.host.spent
 	decodes := s.decodes
@@ -25,7 +26,7 @@ func (s *Scheduler) choosePrefills() {
 			return
 		}
 		s.setAside()
-		base += s.turn // of the decode rows' step behind this one
+		s.perStep = s.turn // of the decode rows' step behind this one
 		defer func() {
 			if len(s.prefills) == 0 {
 				s.bringBack(decodes)
@@ -110,9 +111,9 @@ func (s *Scheduler) orderPrefills() {
 }
 
 const (
-	// targetFactor is what a step with prefill rows may take, in decode-only steps, where that is more than 50 ms: as they usually are, or
-	// as this one is where that is less. A long sequence that has just joined the others does not loosen the promise.
-	targetFactor = 2.5
+	// targetFactor is what the time between tokens may be, in decode-only steps, where that is more than 50 ms. A long sequence that has
+	// just joined the others does not loosen the promise. On a CPU, where little is held back, it is less.
+	targetFactor, targetFactorCPU = 3.0, 2.5
 )
 
 // decodeTime predicts the decode rows of this step alone, in seconds; 0: unknown, or there are none.
@@ -121,23 +122,33 @@ func (s *Scheduler) decodeTime() float64 {
 	return t
 }
 
+// usualTime is decodeTime as if no sequence were longer than the longest one usually was of late.
+func (s *Scheduler) usualTime() float64 {
+	l := s.sketch()
+	for i := range l {
+		l[i].kv = min(l[i].kv, int32(s.usual))
+	}
+	t, _ := s.cost.predict(l)
+	return t
+}
+
 // stepTarget is how long this step may take, in seconds.
 func (s *Scheduler) stepTarget(base float64) float64 {
 	if len(s.decodes) == 0 {
 		return s.cfg.IdleTarget.Seconds()
 	}
+	factor, reserve := targetFactor, slipReserve
+	if s.cfg.NoPad {
+		factor, reserve = targetFactorCPU, slipReserveCPU
+	}
 	target := s.cfg.ITLTarget.Seconds()
 	if target == 0 {
 		if s.usual > 0 {
-			base = min(base, s.usual)
+			base = min(base, s.usualTime())
 		}
-		target = max(0.05, base*targetFactor)
+		target = max(0.05, base*factor)
 	}
-	reserve := slipReserve
-	if s.cfg.NoPad {
-		reserve = slipReserveCPU
-	}
-	return target - s.slip.of(target, reserve) - float64(s.copied)*s.copyTime()
+	return target - s.slip.of(s.prefillsDeep(), target, reserve) - float64(s.copied)*s.copyTime()
 }
 
 // granted reports whether prefill rows are due beside decode rows. What does not fit into the target comes every m steps, so
@@ -154,7 +165,7 @@ func (s *Scheduler) granted(p *packing, base, target float64) bool {
 	*p = least
 	extra := least.extra
 	if t, ok := s.timeOf(least); ok {
-		extra = t
+		extra = t + s.perStep
 		if len(s.decodes) > 0 {
 			extra -= base
 		}

@@ -78,9 +78,10 @@ type Scheduler struct {
 	draining   bool // nothing is admitted, so that the layout can be changed
 	drainUntil time.Duration
 
-	slip  slip    // how much longer than predicted the time between tokens is
-	turn  float64 // running mean of what a decode-only step behind prompt rows takes longer, in seconds
-	usual float64 // running mean of decode-only steps, in seconds; 0: none yet
+	slip    slip    // how much longer than predicted the time between tokens is
+	turn    float64 // running mean of what a decode-only step behind prompt rows takes longer, in seconds
+	perStep float64 // of that, what a step with prompt rows causes that is planned
+	usual   float64 // running mean of the longest context in decode-only steps, in cells; 0: none yet
 
 	isRunning func(id int) bool
 }
@@ -109,7 +110,7 @@ func (s *Scheduler) reset(cfg Config) {
 	s.resetHost()
 	s.tree = prefix.NewTree(ids + len(s.host.entries))
 	s.sharing, s.proposed, s.draining = Sharing{}, 0, false
-	s.slip, s.turn, s.usual, s.afterPrompt = slip{reserve: slipStart}, 0, 0, false
+	s.slip, s.turn, s.usual, s.afterPrompt = newSlip(), 0, 0, false
 	s.caution, s.mismatches = 0, 0 // the chunk may be smaller, and a halved one must hold a row
 }
 

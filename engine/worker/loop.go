@@ -48,7 +48,6 @@ type loop struct {
 	notes io.Writer // where admissions are told before they are computed
 	note  []byte
 	begun time.Time
-	async bool
 	// context is the most tokens of one sequence.
 	context int
 
@@ -100,7 +99,7 @@ func newLoop(m Model, cfg batch.Config, notes io.Writer, log *slog.Logger) (*loo
 		return nil, err
 	}
 	l := &loop{
-		model: m, sched: sched, notes: notes, log: log, begun: time.Now(), async: m.Async(), context: cfg.Context, wake: make(chan struct{}, 1),
+		model: m, sched: sched, notes: notes, log: log, begun: time.Now(), context: cfg.Context, wake: make(chan struct{}, 1),
 		stop: make(chan struct{}), jobs: make(map[batch.JobID]*job), byWire: make(map[wireKey]*job),
 		gone: make(map[wireKey]bool), sessions: make(map[*session]int), gen: 1, quiet: warmWait,
 	}
@@ -140,13 +139,11 @@ func (l *loop) run() error {
 			l.flush()
 			return err
 		}
+		// At once: what is told while the next step is computed waits for its graph to be built, one step's longer than another's.
+		l.flush()
 		if !idle {
-			if !l.async {
-				l.flush()
-			}
 			continue
 		}
-		l.flush()
 		if err := l.rest(); err != nil {
 			return err
 		}
@@ -272,9 +269,6 @@ func (l *loop) oneStep() (idle bool, err error) {
 		l.stepPredicted.Store(int64(step.Predicted))
 		l.stepBegan.Store(int64(began))
 		res.Code, err = l.model.Decode(step.Rows)
-		if l.async {
-			l.flush() // the frame of the step before goes out while the device works
-		}
 		if err == nil {
 			res.Code, err = l.model.Sync()
 		}
