@@ -121,35 +121,50 @@ void cut_min_p(scratch &s, float m, float p) {
     s.cands.erase(std::remove_if(s.cands.begin(), s.cands.end(), [t](const cand &c) { return c.logit < t; }), s.cands.end());
 }
 
-// Without top-k, top-p needs the whole vocabulary's mass, and then enough of
-// the head to reach p of it. Steps of 6 (a factor of 400) end after two or
-// three for any text.
-void collect_top_p(scratch &s, const float *x, float m, float p) {
-    double total = s.k->exp_sum(x, s.n, m, 1, nullptr);
+// How many blocks hold a logit of at least t.
+int blocks_from(const scratch &s, float t) {
+    return (int) std::count_if(s.maxima.begin(), s.maxima.end(), [t](float m) { return m >= t; });
+}
+
+// Without top-k, top-p needs the whole vocabulary's mass, which total(head) gives
+// when head is the candidates', and then enough of the head to reach p of it.
+// Steps of 6 (a factor of 400) end after two or three for any text. Nothing below
+// floor is wanted. False: that takes more than max_blocks.
+template <typename F> bool collect_top_p(scratch &s, const float *x, float m, float p, float floor, int max_blocks, F total) {
     for (float depth = 6;; depth += 6) {
-        bool all = depth > 90; // exp(-90) no longer counts
-        collect_from(s, x, all ? ninf : m - depth);
-        if (all || cand_exps(s, m, 1) >= p * total) break;
+        bool  last = depth > 90 || m - depth <= floor; // exp(-90) no longer counts
+        float t    = last ? floor : m - depth;
+        if (blocks_from(s, t) > max_blocks) return false;
+        collect_from(s, x, t);
+        double head = cand_exps(s, m, 1), all = total(head);
+        if (!last && head < p * all) continue;
+        cut_top_p(s, m, p, all);
+        return true;
     }
-    cut_top_p(s, m, p, total);
+}
+
+// Leaves the nucleus in s.cands, as far as it is not below floor, which min-p sets.
+void collect_nucleus(scratch &s, const float *x, float m, float p, float floor) {
+    double all = s.k->exp_sum(x, s.n, m, 1, nullptr);
+    collect_top_p(s, x, m, p, floor, s.n, [all](double) { return all; });
 }
 
 // Which way a row's filters lead.
+bool top_k_on(const scratch &s, const hs_row *r) { return r->top_k > 0 && r->top_k < s.n; }
 bool top_p_on(const hs_row *r) { return r->top_p < 1; }
 bool min_p_on(const hs_row *r) { return r->min_p > 0; }
 
 // Leaves the final candidates of an edited row in s.cands. False: there are no
 // filters and the whole vocabulary stays (s.cands is empty then).
 bool filter(scratch &s, const hs_row *r, const float *x, float m) {
-    if (r->top_k > 0 && r->top_k < s.n) {
+    if (top_k_on(s, r)) {
         collect_top(s, x, r->top_k);
         if (top_p_on(r)) cut_top_p(s, m, r->top_p, 0);
         if (min_p_on(r)) cut_min_p(s, m, r->min_p);
         return true;
     }
     if (top_p_on(r)) {
-        collect_top_p(s, x, m, r->top_p);
-        if (min_p_on(r)) cut_min_p(s, m, r->min_p);
+        collect_nucleus(s, x, m, r->top_p, min_p_on(r) ? m + std::log(r->min_p) : ninf);
         return true;
     }
     if (min_p_on(r)) {
@@ -189,26 +204,131 @@ void draw_cands(scratch &s, hs_row *r, float m, double u) {
 // token of it uniformly, and taken with its share of that maximum. Exact; a
 // block's own maximum makes it at most 128 proposals on average, 20 ns each,
 // where the sum of 152k exponentials takes 40 us.
-void draw_all(scratch &s, hs_row *r, const float *x, float m, uint64_t seed) {
-    float scale = inv_temp(r);
-    int   nb    = (int) s.maxima.size();
-    auto  size  = [&](int b) { return std::min(block, s.n - b * block); };
-    s.bounds.resize(nb);
-    s.exps.resize(nb);
-    s.k->exp_sum(s.maxima.data(), nb, m, scale, s.exps.data());
-    double total = 0;
-    for (int b = 0; b < nb; b++) s.bounds[b] = total += s.exps[b] * (double) size(b);
-    // A stream of its own per draw, since it takes any number of values.
-    const uint64_t stream = draw_bits(seed, r->draw);
-    for (uint64_t i = 0;; i += 3) {
-        double u = draw_unit(stream, i) * total;
-        int    b = (int) (std::upper_bound(s.bounds.begin(), s.bounds.end(), u) - s.bounds.begin());
-        if (b >= nb) continue;
-        int at = b * block + (int) (draw_unit(stream, i + 1) * size(b));
-        if (!(draw_unit(stream, i + 2) < std::exp((x[at] - s.maxima[b]) * scale))) continue;
-        r->token = at;
-        return;
+class proposals {
+  public:
+    proposals(scratch &s, const hs_row *r, const float *x, float m, uint64_t seed)
+        : s_(s), x_(x), scale_(inv_temp(r)), stream_(draw_bits(seed, r->draw)) {
+        int nb = (int) s.maxima.size();
+        s.bounds.resize(nb);
+        s.exps.resize(nb);
+        s.k->exp_sum(s.maxima.data(), nb, m, scale_, s.exps.data());
+        for (int b = 0; b < nb; b++) s.bounds[b] = total_ += s.exps[b] * (double) size(b);
     }
+    // One proposal; -1: not taken.
+    int32_t next() {
+        double u = unit() * total_;
+        int    b = (int) (std::upper_bound(s_.bounds.begin(), s_.bounds.end(), u) - s_.bounds.begin());
+        double v = unit(), w = unit();
+        if (b >= (int) s_.bounds.size()) return -1;
+        int at = b * block + (int) (v * size(b));
+        return w < std::exp((x_[at] - s_.maxima[b]) * scale_) ? at : -1;
+    }
+    // The next uniform value.
+    double unit() { return draw_unit(stream_, i_++); }
+
+  private:
+    int size(int b) const { return std::min(block, s_.n - b * block); }
+
+    scratch     &s_;
+    const float *x_;
+    float        scale_;
+    uint64_t     stream_, i_ = 0; // of its own per draw, since it takes any number of values
+    double       total_ = 0;
+};
+
+void draw_all(scratch &s, hs_row *r, const float *x, float m, uint64_t seed) {
+    proposals draw(s, r, x, m, seed);
+    do r->token = draw.next();
+    while (r->token < 0);
+}
+
+// Tells whether a token lies in the nucleus, that is whether the likelier ones
+// hold less than p of the mass, without building it. Rough sums decide for all
+// but the few tokens that lie nearest to the cut.
+class nucleus {
+  public:
+    nucleus(scratch &s, const float *x, float m, float p) : s_(s), x_(x), m_(m), p_(p) {}
+    bool has(int32_t tok) {
+        double above = before(tok, s_.k->rough_sum_from, rough_);
+        if (above <= 0) return true; // the likeliest
+        // above < p * all, with all = above + the rest
+        double out = above * (1 - p_), in = (rough_ - above) * p_;
+        if (out * rough_quotient < in) return true;
+        if (out >= in * rough_quotient) return false;
+        above = before(tok, s_.k->exp_sum_from, exact_);
+        return above < p_ * exact_;
+    }
+    // Leaves a little more than the nucleus in s.cands, none of it below floor, which
+    // is not in it. False: as in collect_top_p. has has to come first.
+    bool collect(float floor, int max_blocks) {
+        auto most = [this](double head) {
+            return rough_ * rough_low - s_.k->rough_sum_from(s_.vals.data(), (int) s_.vals.size(), m_, 0, nullptr) + head;
+        };
+        return collect_top_p(s_, x_, m_, (float) p_, floor, max_blocks, most);
+    }
+
+  private:
+    // Calls f(lo, hi, held) for the runs of blocks that hold a logit of at least t,
+    // and of those that do not.
+    template <typename F> void runs(float t, F f) {
+        const int nb = (int) s_.maxima.size();
+        for (int b = 0, end; b < nb; b = end) {
+            bool held = s_.maxima[b] >= t;
+            for (end = b + 1; end < nb && (s_.maxima[end] >= t) == held;) end++;
+            f(b * block, std::min(s_.n, end * block), held);
+        }
+    }
+    // Mass of the tokens likelier than tok. The first call with a kernel reads the
+    // whole row and sets all, later ones only blocks with a likelier token.
+    template <typename F> double before(int32_t tok, F sum_from, double &all) {
+        // Of equal ones those with a smaller id are likelier.
+        const float t = x_[tok], above = std::nextafter(t, std::numeric_limits<float>::infinity());
+        double      mass = 0, sum = 0;
+        runs(t, [&](int lo, int hi, bool held) {
+            if (!held) {
+                if (all <= 0) sum += sum_from(x_ + lo, hi - lo, m_, t, nullptr);
+                return;
+            }
+            int mid = std::clamp(tok, lo, hi);
+            sum += sum_from(x_ + lo, mid - lo, m_, t, &mass);
+            sum += sum_from(x_ + mid, hi - mid, m_, above, &mass);
+        });
+        if (all <= 0) all = sum;
+        return mass;
+    }
+
+    scratch     &s_;
+    const float *x_;
+    float        m_;
+    double       p_, rough_ = 0, exact_ = 0; // mass of the vocabulary, once known
+};
+
+// Draws under top-p alone: from the whole vocabulary until a token of the nucleus
+// comes. A flat row's nucleus is most of the vocabulary and soon hit, and a miss
+// tells that nothing less likely is in it. Where the rest is small enough to
+// collect, or luck is bad, the draw is from candidates.
+void draw_top_p(scratch &s, hs_row *r, const float *x, float m, uint64_t seed) {
+    constexpr int max_proposals = 2000, max_misses = 8; // 40 us, and at most 150 us
+    const int     few = (int) s.maxima.size() / 8 + 1;
+    proposals     draw(s, r, x, m, seed);
+    nucleus       in(s, x, m, r->top_p);
+    cand          floor = {0, ninf}; // likeliest token known to be outside
+    bool          collected = false;
+    for (int i = 0, misses = 0; i < max_proposals && misses < max_misses && !collected; i++) {
+        int32_t tok = draw.next();
+        if (tok < 0 || !likelier({tok, x[tok]}, floor)) continue;
+        r->token = tok;
+        if (in.has(tok)) return;
+        floor = {tok, x[tok]};
+        misses++;
+        collected = in.collect(floor.logit, few);
+    }
+    if (collected) {
+        draw_cands(s, r, m, draw.unit());
+        if (in.has(r->token)) return;
+    }
+    collect_nucleus(s, x, m, r->top_p, floor.logit);
+    draw_cands(s, r, m, draw.unit());
 }
 
 // Log-probabilities by the raw logits.
@@ -261,6 +381,8 @@ static void choose(scratch &s, hs_row *r, const float *x, uint64_t seed) {
         r->status = HS_FAILED; // nothing finite to choose from
     } else if (r->temp <= 0) {
         r->token = argmax(s, x, m);
+    } else if (top_p_on(r) && !min_p_on(r) && !top_k_on(s, r)) {
+        draw_top_p(s, r, x, m, seed);
     } else if (filter(s, r, x, m)) {
         draw_cands(s, r, m, draw_unit(seed, r->draw));
     } else {

@@ -3,7 +3,8 @@
 // One call samples every output row of a step. Per row, in this order, which is
 // llama.cpp's: logit bias, penalties, top-k, top-p, min-p, temperature, draw.
 // The vocabulary is read once for block maxima; everything after that looks
-// only at the blocks that can hold a candidate.
+// only at the blocks that can hold a candidate. Top-p without top-k reads it a
+// second time, for the mass that p is a part of.
 #ifndef HEARTH_SAMPLER_H
 #define HEARTH_SAMPLER_H
 

@@ -2,6 +2,7 @@
 #include "sampler_kernel.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #if defined(__x86_64__)
@@ -13,6 +14,8 @@ namespace hs {
 namespace {
 
 constexpr float ninf = -std::numeric_limits<float>::infinity();
+
+constexpr float log2_e = 1.44269504f;
 
 // Below this argument a term is no longer seen beside the maximum's exp(0) = 1:
 // 2^-125 is about the smallest normal float.
@@ -51,6 +54,28 @@ double exp_sum_scalar(const float *x, int n, float m, float s, float *out) {
     return sum;
 }
 
+// The bits of a float, read as an integer, are its logarithm to base 2, in units
+// of 2^-23 from a bias of 127, with the mantissa interpolated linearly.
+constexpr float bits_per_nat = 0x1p23f * log2_e, bits_of_one = 0x1p23f * 127;
+
+inline float rough_term(float x, float m) {
+    float   a    = (x - m) * bits_per_nat + bits_of_one;
+    int32_t bits = a > 0 ? (int32_t) a : 0; // false for NaN too
+    float   e;
+    std::memcpy(&e, &bits, sizeof e);
+    return e;
+}
+
+template <bool rough> double sum_from_scalar(const float *x, int n, float m, float t, double *from) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        float e = rough ? rough_term(x[i], m) : term(x[i], m, 1);
+        sum += e;
+        if (from && x[i] >= t) *from += e;
+    }
+    return sum;
+}
+
 #if defined(__x86_64__)
 
 HS_AVX2 inline float hmax(__m256 v) {
@@ -58,6 +83,14 @@ HS_AVX2 inline float hmax(__m256 v) {
     a        = _mm_max_ps(a, _mm_movehl_ps(a, a));
     a        = _mm_max_ss(a, _mm_shuffle_ps(a, a, 1));
     return _mm_cvtss_f32(a);
+}
+
+HS_AVX2 inline double hsum(__m256 v) {
+    float  t[8];
+    double sum = 0;
+    _mm256_storeu_ps(t, v);
+    for (float e : t) sum += e;
+    return sum;
 }
 
 HS_AVX2 float block_max_avx2(const float *x, int n, float *out) {
@@ -109,14 +142,14 @@ HS_AVX2 inline __m256 exp2_avx2(__m256 a) {
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(n, 23)));
 }
 
-HS_AVX2 inline __m256 term_avx2(const float *x, __m256 m, __m256 s) {
+HS_AVX2 inline __m256 term_avx2(__m256 x, __m256 m, __m256 s) {
     const __m256 lo = _mm256_set1_ps(-125.0f);
-    __m256       a  = _mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(x), m), s);
+    __m256       a  = _mm256_mul_ps(_mm256_sub_ps(x, m), s);
     return _mm256_and_ps(exp2_avx2(_mm256_max_ps(a, lo)), _mm256_cmp_ps(a, lo, _CMP_GT_OQ));
 }
 
 HS_AVX2 double exp_sum_avx2(const float *x, int n, float m, float s, float *out) {
-    const __m256 vm = _mm256_set1_ps(m), vs = _mm256_set1_ps(s * 1.44269504f); // log2(e)
+    const __m256 vm = _mm256_set1_ps(m), vs = _mm256_set1_ps(s * log2_e);
     double       sum = 0;
     int          i   = 0;
     while (i + 16 <= n) {
@@ -124,7 +157,7 @@ HS_AVX2 double exp_sum_avx2(const float *x, int n, float m, float s, float *out)
         int    end = i + 1024 < n ? i + 1024 : n;
         __m256 a0 = _mm256_setzero_ps(), a1 = a0;
         for (; i + 16 <= end; i += 16) {
-            __m256 e0 = term_avx2(x + i, vm, vs), e1 = term_avx2(x + i + 8, vm, vs);
+            __m256 e0 = term_avx2(_mm256_loadu_ps(x + i), vm, vs), e1 = term_avx2(_mm256_loadu_ps(x + i + 8), vm, vs);
             a0 = _mm256_add_ps(a0, e0);
             a1 = _mm256_add_ps(a1, e1);
             if (out) {
@@ -132,20 +165,47 @@ HS_AVX2 double exp_sum_avx2(const float *x, int n, float m, float s, float *out)
                 _mm256_storeu_ps(out + i + 8, e1);
             }
         }
-        float t[8];
-        _mm256_storeu_ps(t, _mm256_add_ps(a0, a1));
-        for (float v : t) sum += v;
+        sum += hsum(_mm256_add_ps(a0, a1));
     }
     return sum + exp_sum_scalar(x + i, n - i, m, s, out ? out + i : nullptr);
 }
 
-const kernels avx2_kernels = {block_max_avx2, collect_avx2, exp_sum_avx2};
+HS_AVX2 inline __m256 rough_term_avx2(__m256 x, __m256 m) {
+    __m256 a = _mm256_fmadd_ps(_mm256_sub_ps(x, m), _mm256_set1_ps(bits_per_nat), _mm256_set1_ps(bits_of_one));
+    // max_ps(a, b) is b when either is NaN
+    return _mm256_castsi256_ps(_mm256_cvtps_epi32(_mm256_max_ps(a, _mm256_setzero_ps())));
+}
+
+template <bool rough> HS_AVX2 double sum_from_avx2(const float *x, int n, float m, float t, double *from) {
+    const __m256 vm = _mm256_set1_ps(m), vs = _mm256_set1_ps(log2_e), vt = _mm256_set1_ps(t);
+    double       sum = 0;
+    int          i   = 0;
+    while (i + 16 <= n) {
+        int    end = i + 1024 < n ? i + 1024 : n; // as in exp_sum
+        __m256 a0 = _mm256_setzero_ps(), a1 = a0, f0 = a0, f1 = a0;
+        for (; i + 16 <= end; i += 16) {
+            __m256 x0 = _mm256_loadu_ps(x + i), x1 = _mm256_loadu_ps(x + i + 8);
+            __m256 e0 = rough ? rough_term_avx2(x0, vm) : term_avx2(x0, vm, vs);
+            __m256 e1 = rough ? rough_term_avx2(x1, vm) : term_avx2(x1, vm, vs);
+            a0 = _mm256_add_ps(a0, e0);
+            a1 = _mm256_add_ps(a1, e1);
+            if (!from) continue;
+            f0 = _mm256_add_ps(f0, _mm256_and_ps(e0, _mm256_cmp_ps(x0, vt, _CMP_GE_OQ)));
+            f1 = _mm256_add_ps(f1, _mm256_and_ps(e1, _mm256_cmp_ps(x1, vt, _CMP_GE_OQ)));
+        }
+        sum += hsum(_mm256_add_ps(a0, a1));
+        if (from) *from += hsum(_mm256_add_ps(f0, f1));
+    }
+    return sum + sum_from_scalar<rough>(x + i, n - i, m, t, from);
+}
+
+const kernels avx2_kernels = {block_max_avx2, collect_avx2, exp_sum_avx2, sum_from_avx2<false>, sum_from_avx2<true>};
 
 #endif
 
 } // namespace
 
-const kernels scalar_kernels = {block_max_scalar, collect_scalar, exp_sum_scalar};
+const kernels scalar_kernels = {block_max_scalar, collect_scalar, exp_sum_scalar, sum_from_scalar<false>, sum_from_scalar<true>};
 
 const kernels &best_kernels() {
 #if defined(__x86_64__)

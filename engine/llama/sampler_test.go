@@ -26,6 +26,27 @@ func randomLogits(rng *rand.Rand, n int, flat bool) []float32 {
 	return l
 }
 
+// topPLogits makes rows whose nucleus is a few tokens (peaked), some tokens
+// and a part of the noise (mixed), much of the noise, or nearly everything (flat).
+func topPLogits(rng *rand.Rand, n int, kind string) []float32 {
+	l := make([]float32, n)
+	spread := map[string]float64{"peaked": 2, "mixed": 2, "noise": 2, "flat": 0.1}[kind]
+	for i := range l {
+		l[i] = float32(rng.NormFloat64() * spread)
+	}
+	switch kind {
+	case "peaked":
+		for range 20 {
+			l[rng.IntN(n)] = float32(16 + 6*rng.Float64())
+		}
+	case "mixed":
+		for range 20 {
+			l[rng.IntN(n)] = float32(math.Log(float64(n)) + 4*rng.Float64() - 2)
+		}
+	}
+	return l
+}
+
 func newSampler(t testing.TB, vocab, threads int, scalar bool) *llama.Sampler {
 	t.Helper()
 	s, err := llama.NewSampler(vocab, 64, threads, nil)
@@ -146,62 +167,110 @@ func TestKernelEqualsChain(t *testing.T) {
 	}
 }
 
-// Draws follow the distribution: chi-square over 20000 draws of each setting.
-func TestDrawsFollowTheDistribution(t *testing.T) {
-	const vocab, draws = 700, 20000
-	s := newSampler(t, vocab, 1, false)
-	rng := rand.New(rand.NewPCG(7, 7))
-	logits := randomLogits(rng, vocab, false)
-	rows := rowsOf(t, logits)
-	for _, set := range []func(*llama.SampleParams){
-		func(p *llama.SampleParams) {},
-		func(p *llama.SampleParams) { p.TopK = 20 },
-		func(p *llama.SampleParams) { p.TopP = 0.9 },
-		func(p *llama.SampleParams) { p.MinP = 0.02; p.Temperature = 2 },
-	} {
-		p := llama.NewSampleParams()
-		p.Seed = 99
-		set(&p)
-		row := newRow(t, vocab, p)
-		tok, prob, err := s.Distribution(rows, llama.Job{Row: row}, vocab)
-		if err != nil {
+// drawsFollow draws from a row and compares with its candidates' probabilities
+// by chi-square, over bins of 8 expected draws or more in the order of likelihood.
+func drawsFollow(t *testing.T, s *llama.Sampler, rows llama.Rows, row *llama.Row, vocab, draws int) {
+	t.Helper()
+	tok, prob, err := s.Distribution(rows, llama.Job{Row: row}, vocab)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := map[llama.Token]int{}
+	for range draws {
+		if err := s.Sample(rows, []llama.Job{{Row: row}}); err != nil {
 			t.Fatal(err)
 		}
-		count := map[llama.Token]int{}
-		for range draws {
-			if err := s.Sample(rows, []llama.Job{{Row: row}}); err != nil {
-				t.Fatal(err)
-			}
-			count[row.Token()]++
-		}
-		if row.Draw() != draws {
-			t.Errorf("draw counter %d", row.Draw())
-		}
-		chi, dof, tailWant, tailGot := 0.0, -1, 0.0, 0
-		seen := 0
-		for i, tk := range tok {
-			seen += count[tk]
-			want := float64(prob[i]) * draws
-			if want < 8 {
-				tailWant += want
-				tailGot += count[tk]
-				continue
-			}
-			d := float64(count[tk]) - want
-			chi += d * d / want
+		count[row.Token()]++
+	}
+	if row.Draw() != uint64(draws) {
+		t.Errorf("draw counter %d", row.Draw())
+	}
+	chi, dof, seen := 0.0, -1, 0
+	want, got := 0.0, 0 // the bin being filled
+	for i, tk := range tok {
+		seen += count[tk]
+		want += float64(prob[i]) * float64(draws)
+		got += count[tk]
+		if want >= 8 {
+			chi += (float64(got) - want) * (float64(got) - want) / want
 			dof++
+			want, got = 0, 0
 		}
-		if tailWant >= 8 {
-			d := float64(tailGot) - tailWant
-			chi += d * d / tailWant
-			dof++
-		}
-		if seen != draws {
-			t.Errorf("%+v: %d draws outside the candidates", p, draws-seen)
-		}
-		// Five standard deviations of a chi-square with dof degrees.
-		if limit := float64(dof) + 5*math.Sqrt(2*float64(max(dof, 1))); chi > limit {
-			t.Errorf("%+v: chi-square %.1f over %d degrees, limit %.1f", p, chi, dof, limit)
+	}
+	// What is left over is less than a bin; 30 would be far beyond chance.
+	if got > 30 {
+		t.Errorf("%d draws of the least likely tokens, want %.1f", got, want)
+	}
+	if seen != draws {
+		t.Errorf("%d draws outside the candidates", draws-seen)
+	}
+	// Five standard deviations of a chi-square with dof degrees.
+	if limit := float64(dof) + 5*math.Sqrt(2*float64(max(dof, 1))); chi > limit {
+		t.Errorf("chi-square %.1f over %d degrees, limit %.1f", chi, dof, limit)
+	}
+}
+
+func TestDrawsFollowTheDistribution(t *testing.T) {
+	const vocab = 700
+	s := newSampler(t, vocab, 1, false)
+	rng := rand.New(rand.NewPCG(7, 7))
+	rows := rowsOf(t, randomLogits(rng, vocab, false))
+	for name, set := range map[string]func(*llama.SampleParams){
+		"plain": func(p *llama.SampleParams) {},
+		"topk":  func(p *llama.SampleParams) { p.TopK = 20 },
+		"topp":  func(p *llama.SampleParams) { p.TopP = 0.9 },
+		"minp":  func(p *llama.SampleParams) { p.MinP = 0.02; p.Temperature = 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := llama.NewSampleParams()
+			p.Seed = 99
+			set(&p)
+			drawsFollow(t, s, rows, newRow(t, vocab, p), vocab, 20000)
+		})
+	}
+}
+
+// Top-p alone draws without the list of candidates, in several ways: for every
+// kind of row, with ties, entries that are no numbers, and edits, it draws from
+// the list that Distribution makes.
+func TestTopPDrawsFollowTheDistribution(t *testing.T) {
+	const vocab, draws = 3000, 2500
+	for _, scalar := range []bool{false, true} {
+		s := newSampler(t, vocab, 1, scalar)
+		for _, kind := range []string{"peaked", "mixed", "noise", "flat"} {
+			for seed, temp := range []float32{0.7, 1, 1.5} {
+				for _, topP := range []float32{0.1, 0.5, 0.95, 0.999} {
+					for _, odd := range []bool{false, true} {
+						rng := rand.New(rand.NewPCG(uint64(seed), 8))
+						l := topPLogits(rng, vocab, kind)
+						p := llama.NewSampleParams()
+						p.Seed, p.Temperature, p.TopP = uint64(seed), temp, topP
+						if odd {
+							for i := range l {
+								l[i] = float32(math.Round(float64(l[i])*2) / 2) // many ties
+							}
+							for range 300 {
+								l[rng.IntN(vocab)] = float32(math.Inf(-1))
+								l[rng.IntN(vocab)] = float32(math.NaN())
+							}
+							for i := range 128 {
+								l[256+i] = float32(math.Inf(-1)) // a whole block
+							}
+							l[5], l[9], l[11] = 3, -2, 1
+							p.Bias = map[llama.Token]float32{5: 2, 9: -1}
+							p.RepeatPenalty, p.PresencePenalty = 1.2, 0.3
+						}
+						row := newRow(t, vocab, p)
+						for _, tok := range []llama.Token{5, 11, 12} {
+							if err := row.Accept(tok); err != nil {
+								t.Fatal(err)
+							}
+						}
+						name := fmt.Sprintf("scalar=%v/%s/temp%g/p%g/odd=%v", scalar, kind, temp, topP, odd)
+						t.Run(name, func(t *testing.T) { drawsFollow(t, s, rowsOf(t, l), row, vocab, draws) })
+					}
+				}
+			}
 		}
 	}
 }
@@ -236,7 +305,6 @@ func TestSeedAndDrawDecide(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	rows := rowsOf(t, randomLogits(rng, vocab, true))
 	p := llama.NewSampleParams()
-	p.Seed = 42
 	run := func(row *llama.Row, n int) []llama.Token {
 		var out []llama.Token
 		for range n {
@@ -247,15 +315,18 @@ func TestSeedAndDrawDecide(t *testing.T) {
 		}
 		return out
 	}
-	all := run(newRow(t, vocab, p), 40)
-	resumed := newRow(t, vocab, p)
-	resumed.SetDraw(25)
-	if got := run(resumed, 15); !slices.Equal(got, all[25:]) {
-		t.Errorf("resumed at 25: %v, want %v", got, all[25:])
-	}
-	p.Seed = 43
-	if got := run(newRow(t, vocab, p), 40); slices.Equal(got, all) {
-		t.Error("another seed, the same draws")
+	for _, p.TopP = range []float32{1, 0.8, 0.1} {
+		p.Seed = 42
+		all := run(newRow(t, vocab, p), 40)
+		resumed := newRow(t, vocab, p)
+		resumed.SetDraw(25)
+		if got := run(resumed, 15); !slices.Equal(got, all[25:]) {
+			t.Errorf("resumed at 25: %v, want %v", got, all[25:])
+		}
+		p.Seed = 43
+		if got := run(newRow(t, vocab, p), 40); slices.Equal(got, all) {
+			t.Error("another seed, the same draws")
+		}
 	}
 	if s2 := newSampler(t, vocab, 1, true); s2.SIMD() {
 		t.Error("the scalar sampler uses vectors")
@@ -455,6 +526,40 @@ func BenchmarkSample(b *testing.B) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// Top-p alone has no few candidates to look at: rows from one certain token to
+// a vocabulary of equals, 32 different ones a step as from memory and one as in
+// the cache.
+func BenchmarkSampleTopP(b *testing.B) {
+	const vocab, n = 151936, 32
+	for _, kind := range []string{"peaked", "mixed", "noise", "flat"} {
+		rng := rand.New(rand.NewPCG(1, 2))
+		var logits [][]float32
+		for range n {
+			logits = append(logits, topPLogits(rng, vocab, kind))
+		}
+		for _, set := range [][2]float32{{1, 0.95}, {0.7, 0.95}, {1.5, 0.95}, {1, 0.5}, {1, 0.1}, {1.5, 0.1}} {
+			for _, rows := range []int{1, n} {
+				b.Run(fmt.Sprintf("%s/temp%g-p%g/rows%d", kind, set[0], set[1], rows), func(b *testing.B) {
+					s := newSampler(b, vocab, 1, false)
+					var jobs []llama.Job
+					for i := range rows {
+						p := llama.NewSampleParams()
+						p.Temperature, p.TopP = set[0], set[1]
+						jobs = append(jobs, llama.Job{Row: newRow(b, vocab, p), Index: i})
+					}
+					in := rowsOf(b, logits...)
+					for b.Loop() {
+						if err := s.Sample(in, jobs); err != nil {
+							b.Fatal(err)
+						}
+					}
+					b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*rows), "ns/row")
+				})
+			}
 		}
 	}
 }
