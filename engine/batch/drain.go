@@ -5,8 +5,9 @@ import "time"
 // A layout is changed while nothing runs. A load that never pauses gets a pause made when the other layout is much better:
 // nothing is admitted for a moment, and what still runs then gives its place up and is computed again.
 const (
-	// drainAfter is how many decode steps a load must have lasted.
-	drainAfter = 2048
+	// drainAfter is for how many decode steps in a row the other layout must have looked so much better: a pause, a new context and
+	// what was cached cost a second or two, which a burst does not pay back.
+	drainAfter = 1024
 	// drainGain is how much faster the other layout must be.
 	drainGain = 1.25
 	// drainLimit bounds how long admission stops, and again how long it may take to compute what did not end.
@@ -15,7 +16,7 @@ const (
 
 // AutoLayout lets the scheduler propose the better layout by EventRelayout: whenever a Commit leaves nothing running, and after
 // a pause that it makes when much is to be won.
-func (s *Scheduler) AutoLayout(c LayoutCosts) { s.auto, s.costs = true, c }
+func (s *Scheduler) AutoLayout(c LayoutCosts) { s.auto, s.costs, s.atLoad = true, c, c }
 
 // proposeLayout appends an EventRelayout when it is time for one.
 func (s *Scheduler) proposeLayout(ev []Event) []Event {
@@ -23,8 +24,7 @@ func (s *Scheduler) proposeLayout(ev []Event) []Event {
 		return ev
 	}
 	if s.running > 0 {
-		if !s.draining && s.sharing.Steps >= s.proposed+drainAfter &&
-			chooseLayout(s.layoutCosts(), s.sharing, s.cfg.Layout, drainGain) != s.cfg.Layout {
+		if !s.draining && s.better >= drainAfter {
 			s.draining, s.drainUntil = true, s.now+drainLimit
 		}
 		return ev
@@ -54,15 +54,15 @@ func (s *Scheduler) layoutCosts() LayoutCosts {
 	}
 	perCell := s.cost.cellPrice(rows)
 	if s.cfg.Layout == LayoutStreams { // the span is that of each of the rows' sequences
-		c.StreamsCell = min(max(c.StreamsCell, perCell/float64(rows)), pricedTrust*c.StreamsCell)
+		c.StreamsCell = min(max(c.StreamsCell, perCell/float64(rows)), pricedTrust*s.atLoad.StreamsCell)
 	} else {
-		c.UnifiedCell = min(max(c.UnifiedCell, perCell), pricedTrust*c.UnifiedCell)
+		c.UnifiedCell = min(max(c.UnifiedCell, perCell), pricedTrust*s.atLoad.UnifiedCell)
 	}
 	return c
 }
 
 func (s *Scheduler) propose(l Layout, ev []Event) []Event {
-	s.draining = false
+	s.draining, s.better = false, 0
 	s.proposed = s.sharing.Steps
 	s.costs = s.layoutCosts() // the next layout begins to learn anew, and this one must not look cheaper than it was
 	return append(ev, Event{Kind: EventRelayout, Layout: l})
@@ -82,7 +82,7 @@ func (s *Scheduler) endDrain() bool {
 	}
 	l := ChooseLayout(s.layoutCosts(), s.sharing, s.cfg.Layout)
 	if l == s.cfg.Layout || lost > drainLimit.Seconds() {
-		s.draining = false
+		s.draining, s.better = false, 0
 		s.proposed = s.sharing.Steps // not again soon
 		return false
 	}

@@ -161,6 +161,11 @@ func (s *Scheduler) observeSharing() {
 	sh.Tokens = keep*sh.Tokens + (1-keep)*float64(tokens)
 	sh.Distinct = keep*sh.Distinct + (1-keep)*float64(max(0, distinct))
 	sh.Mixed = keep*sh.Mixed + (1-keep)*mixed
+	if s.auto && chooseLayout(s.layoutCosts(), *sh, s.cfg.Layout, drainGain) != s.cfg.Layout {
+		s.better += sharingEvery
+	} else {
+		s.better = 0
+	}
 }
 
 // Sharing returns what the recent decode steps were like.

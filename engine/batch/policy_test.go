@@ -525,6 +525,33 @@ func TestPolicySharedPrefix(t *testing.T) {
 	}
 }
 
+// TestPolicyBurst has four clients with prompts of their own, of whom all share a long prefix for a while: a load that lasts gets the other
+// layout at the cost of a pause, a burst does not.
+func TestPolicyBurst(t *testing.T) {
+	for _, shared := range []int{3, 40} { // requests of each client
+		l := newClients(t, layouts[1])
+		l.s.AutoLayout(batch.LayoutCosts{Base: 0.008, UnifiedCell: 2e-6, StreamsCell: 1.5e-6, Evaluation: 0.001})
+		rng := rand.New(rand.NewPCG(1, 3))
+		system := random(rng, 2000)
+		l.next = func(c *client) bool {
+			c.job = batch.Job{Prompt: random(rng, 330), MaxTokens: 100 + rng.IntN(60)}
+			if c.requests >= 8 && c.requests < 8+shared {
+				c.job.Prompt = append(slices.Clone(system), c.job.Prompt[:64]...)
+			}
+			return c.requests < 16+shared
+		}
+		for i := range 4 {
+			l.send(&client{n: i})
+		}
+		for len(l.live) > 0 && l.wish == nil {
+			l.step()
+		}
+		if paused := len(l.live) > 0; paused != (shared > 10) {
+			t.Errorf("%d shared requests of each client: a pause %v, with %d requests left", shared, paused, len(l.live))
+		}
+	}
+}
+
 // TestPolicyInjection is 8 decoding clients and an 8k-token prompt every now and then: the gaps that the decoders see, on a device
 // whose steps take 5 % longer than the least, some more and some less.
 func TestPolicyInjection(t *testing.T) {

@@ -72,8 +72,10 @@ type Scheduler struct {
 
 	auto     bool // propose layouts
 	costs    LayoutCosts
+	atLoad   LayoutCosts // costs as they were measured
 	sharing  Sharing
 	proposed uint64 // sharing.Steps at the last proposal
+	better   int    // decode steps in a row in which the other layout looked much better
 
 	draining   bool // nothing is admitted, so that the layout can be changed
 	drainUntil time.Duration
@@ -109,7 +111,7 @@ func (s *Scheduler) reset(cfg Config) {
 	s.ops = s.ops[:0]
 	s.resetHost()
 	s.tree = prefix.NewTree(ids + len(s.host.entries))
-	s.sharing, s.proposed, s.draining = Sharing{}, 0, false
+	s.sharing, s.proposed, s.better, s.draining = Sharing{}, 0, 0, false
 	s.slip, s.turn, s.usual, s.afterPrompt = newSlip(), 0, 0, false
 	s.caution, s.mismatches = 0, 0 // the chunk may be smaller, and a halved one must hold a row
 }
