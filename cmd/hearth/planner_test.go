@@ -137,7 +137,7 @@ func TestFittingWindows(t *testing.T) {
 		sequences int    // 0: not told
 		layers    int
 	}{
-		{"plenty", run, "hip", plenty, "auto", 0, -1},
+		{"plenty", run, "hip", plenty, "full", 0, -1},
 		{"less", run, "hip", plenty - 4, "window", 0, -1},
 		{"just the windows", run, "hip", need(fit.Request{Sequences: 4, Windows: true}).Total(), "window", 0, -1},
 		{"set to full", with(func(r *configs.Run) { r.WindowCache = "full" }), "hip", all.Total(), "full", 0, -1},

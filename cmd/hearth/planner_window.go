@@ -6,10 +6,9 @@ import (
 	"hearth/models/fit"
 )
 
-// windows decides what layers with a sliding window keep, by the worker's own rule: all cells where they take at most a quarter
-// of the memory beside the weights, else a window for each sequence, and fewer
-// sequences where those do not fit and nobody asked for a number. The worker is told of windows only: it
-// may still find less memory than was planned with, and then choose them itself.
+// windows decides what layers with a sliding window keep, by the worker's own rule: all cells where they take at most a quarter of the
+// memory beside the weights, else a window for each sequence, and fewer sequences where those do not fit and nobody asked for a number.
+// The worker is told, but for all cells on a CPU: only it knows what is available there when it loads, and windows take less.
 func (l *fitting) windows(r fit.Request) (fit.Request, error) {
 	window, architecture, err := fit.Window(l.f)
 	if err != nil {
@@ -23,8 +22,16 @@ func (l *fitting) windows(r fit.Request) (fit.Request, error) {
 		return r, err
 	}
 	kv, spare := l.cache(all), l.budget-min(l.budget, l.side(all).Weights)
-	if l.run.WindowCache != "window" && kv <= spare/engine.FullWindowShare {
-		return r, nil
+	why := "window_cache is window"
+	if l.run.WindowCache != "window" {
+		if kv <= spare/engine.FullWindowShare {
+			if l.place.Backend != backends.CPU {
+				l.spec.WindowCache = "full"
+				l.inform("layers with a sliding window keep all cells: they take at most a quarter of the memory beside the weights", "kv_bytes", kv, "spare_bytes", spare)
+			}
+			return r, nil
+		}
+		why = "all cells would take more than a quarter of the memory beside the weights"
 	}
 	small := r
 	small.Windows = true
@@ -37,14 +44,18 @@ func (l *fitting) windows(r fit.Request) (fit.Request, error) {
 		}
 		e, err = fit.Of(l.f, small)
 	}
-	if err != nil || l.cache(e) >= kv { // the windows of all sequences take as many cells as the whole context
+	if err != nil {
 		return r, err
+	}
+	if l.cache(e) >= kv { // the windows of all sequences take as many cells as the whole context
+		l.spec.WindowCache = "full"
+		return r, nil
 	}
 	l.spec.WindowCache = "window"
 	if small.Sequences < r.Sequences {
 		l.spec.MaxSequences = small.Sequences
 	}
-	l.inform("layers with a sliding window keep a window for each sequence: all cells would take more than a quarter of the memory beside the weights, or it was set so",
+	l.inform("layers with a sliding window keep a window for each sequence: "+why,
 		"kv_bytes", l.cache(e), "all_cells_bytes", kv, "spare_bytes", spare, "sequences", small.Sequences, "window", window)
 	return small, nil
 }
