@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"testing"
 
 	"hearth/engine"
+	"hearth/engine/batch"
 	"hearth/internal/toygguf"
 	"hearth/models/fit"
 	"hearth/models/gguf"
@@ -94,6 +97,32 @@ func TestWindowCacheOverload(t *testing.T) {
 			}
 			t.Logf("%+v", st.Stats)
 		})
+	}
+}
+
+// TestWindowCacheFollowsTheLayout: a context that is made anew in the other layout has windows of that layout's size.
+func TestWindowCacheFollowsTheLayout(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	o, err := (&invocation{}).opener(bundleDir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := windowSpec(toy(t, toygguf.Spec{Kind: toygguf.Gemma3, SWA: 64, Context: 2048}), "unified", "window")
+	spec.Threads, spec.MMap = 1, true
+	m, err := o.Open(t.Context(), spec, func(string, float64) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for _, l := range []batch.Layout{batch.LayoutStreams, batch.LayoutUnified, batch.LayoutStreams} {
+		cfg, err := m.Relayout(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := windowLayouts()[l.String()]; cfg.Layout != l || cfg.Window != 64 || cfg.WindowCells != want || cfg.Validate() != nil {
+			t.Errorf("%s: window %d, %d cells, want %d; %v", l, cfg.Window, cfg.WindowCells, want, cfg.Validate())
+		}
 	}
 }
 

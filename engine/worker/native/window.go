@@ -101,7 +101,7 @@ func (z *sizes) chooseWindows(s *engine.LoadSpec, info *llama.ModelInfo, window 
 		z.why += " (which layers have a window is not known here: no saving is counted on)"
 	}
 	wide := *z
-	z.window, wide.window = window, window
+	z.window = window
 	for s.MaxSequences == 0 && spare > 0 && kv.bytes(z) > spare/cacheShare*(cacheShare-1) && z.sequences/2 >= engine.LeastWindowSequences {
 		z.sequences /= 2
 		if !z.unified {
@@ -127,9 +127,16 @@ func (m *model) spare(device uint64) uint64 {
 	if m.spec.Backend != "cpu" {
 		return device
 	}
-	free := uint64(available("/"))
-	if m.spec.MMap && !m.spec.MLock {
-		free -= min(free, m.m.Info().Size)
+	return beside(uint64(available("/")), m.m.Info().Size, m.spec.MMap && !m.spec.MLock)
+}
+
+// beside is what of the available memory weights of that size leave; 0 if it is unknown, not if it is nothing.
+func beside(available, weights uint64, mapped bool) uint64 {
+	switch {
+	case available == 0 || !mapped:
+		return available
+	case available <= weights:
+		return 1
 	}
-	return free
+	return available - weights
 }

@@ -103,3 +103,15 @@ func TestChooseWindowsUnknownLayers(t *testing.T) {
 		t.Errorf("chunked attention: %d cells of windows, because %s", z.windowCells(), z.why)
 	}
 }
+
+func TestMemoryBesideWeights(t *testing.T) {
+	for _, c := range []struct {
+		available, weights uint64
+		mapped             bool
+		want               uint64
+	}{{0, 5, true, 0}, {9, 5, true, 4}, {9, 5, false, 9}, {5, 5, true, 1}, {3, 5, true, 1}} {
+		if got := beside(c.available, c.weights, c.mapped); got != c.want {
+			t.Errorf("%+v: %d", c, got)
+		}
+	}
+}
