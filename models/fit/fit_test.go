@@ -70,11 +70,11 @@ func TestWindowsAndStates(t *testing.T) {
 	}
 }
 
-// Small windows: one for each sequence and room for an evaluation, which streams have each. llama.cpp reports the same sizes for this
-// model (cmd/hearth-engine: TestWindowCacheMemory).
+// Small windows: one for each sequence and room for an evaluation, which streams have each. TestWindowCacheMemory in
+// cmd/hearth-engine compares the sum with what a load takes.
 func TestSmallWindows(t *testing.T) {
 	gemma := open(t, toygguf.Spec{Kind: toygguf.Gemma3, Layers: 6, SWA: 512}) // 5 layers with windows; 2 KV heads of 32
-	const layer = 2 * 32 * 2 * 2                                             // bytes of K and V of one cell in one layer
+	const layer = 2 * 32 * 2 * 2                                              // bytes of K and V of one cell in one layer
 	for _, c := range []struct {
 		r       Request
 		windows uint64 // cells
