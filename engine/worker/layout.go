@@ -158,8 +158,6 @@ func evaluationCost(states map[batch.Layout]layoutState, rows int) time.Duration
 	return max(0, apart-max(0, mixed-decode))
 }
 
-func abs(n int) int { return max(n, -n) }
-
 // prefillSequence computes length tokens of a sequence in chunks, until the context ends.
 func prefillSequence(ctx context.Context, m Model, chunk, seq, length int) error {
 	var rows []batch.Row
