@@ -43,6 +43,9 @@ type LoadSpec struct {
 	TenantCache bool
 	// HostCache is the most host memory that cached prefixes may move to, in bytes; 0: none. Negative: the worker chooses.
 	HostCache int64
+	// WindowCache is how many cells the layers with a sliding window keep: all of them ("full"), which lets prefixes of any length be
+	// reused, or one window for each sequence ("window"), which takes less memory; "auto": the worker chooses.
+	WindowCache string
 	// LoRA adapters applied to every request.
 	LoRA []LoRA
 }
@@ -78,6 +81,7 @@ func (s *LoadSpec) Validate() error {
 		{"backend", s.Backend, []string{"", "hip", "vulkan", "cpu"}},
 		{"flash_attention", s.FlashAttention, []string{"", "auto", "on", "off"}},
 		{"kv_layout", s.KVLayout, []string{"", "auto", "unified", "streams"}},
+		{"window_cache", s.WindowCache, []string{"", "auto", "full", "window"}},
 		{"mode", s.Mode, []string{"", "chat", "embedding", "rerank"}},
 		{"pooling", s.Pooling, []string{"", "none", "mean", "cls", "last", "rank"}},
 	}

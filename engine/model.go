@@ -48,10 +48,13 @@ type Info struct {
 	EmbeddingLen int
 	// ContextTrain is what the model was trained for, Context what one sequence may use here, Cells the KV pool of all.
 	ContextTrain, Context, Cells int
-	MaxSequences                 int
-	ChatTemplate                 string
-	BOS, EOS                     string // pieces, empty when the vocabulary has none
-	AddsBOS                      bool
+	// WindowCells is the size of the layers' cache that have a sliding window, in cells, of the pool or of one sequence in streams, at
+	// the start; 0: they keep all cells, or there are none.
+	WindowCells  int
+	MaxSequences int
+	ChatTemplate string
+	BOS, EOS     string // pieces, empty when the vocabulary has none
+	AddsBOS      bool
 	// Embedding and Rerank say what the context was created for; a chat model has neither.
 	Embedding, Rerank bool
 	Recurrent, Hybrid bool

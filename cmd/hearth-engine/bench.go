@@ -96,6 +96,7 @@ func runBench(ctx context.Context, in *invocation) int {
 	}
 	most, longest := slices.Max(bs), slices.Max(cs)
 	spec.MaxSequences, spec.MMap = most, true
+	spec.WindowCache = "full" // what the loops lay out themselves, they lay out without regard to windows
 	if len(ps) > 0 {
 		spec.MaxSequences = most + 1
 		longest = max(longest, slices.Max(ps))

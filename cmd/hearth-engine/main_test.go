@@ -172,9 +172,18 @@ func kinds() map[string]toygguf.Spec {
 }
 
 func TestEveryKindOfModel(t *testing.T) {
-	for name, spec := range kinds() {
-		t.Run(name, func(t *testing.T) {
-			m, p := load(t, engine.LoadSpec{Path: toy(t, spec), Context: 1024, Cells: 4096, MaxSequences: 8, Chunk: 64, FlashAttention: "off"})
+	type variant struct{ kind, layout, windows string }
+	variants := []variant{{"iswa", "unified", "window"}, {"iswa", "streams", "window"}}
+	for name := range kinds() {
+		variants = append(variants, variant{kind: name})
+	}
+	for _, v := range variants {
+		name := v.kind
+		t.Run(strings.TrimRight(name+" "+v.windows+" "+v.layout, " "), func(t *testing.T) {
+			m, p := load(t, engine.LoadSpec{Path: toy(t, kinds()[name]), Context: 1024, Cells: 4096, MaxSequences: 8, Chunk: 64, FlashAttention: "off", KVLayout: v.layout, WindowCache: v.windows})
+			if small := m.Info().WindowCells > 0; small != (v.windows == "window") {
+				t.Errorf("%d cells for windows", m.Info().WindowCells)
+			}
 			for _, f := range m.Info().Features {
 				if !f.On {
 					t.Errorf("feature %s is off: %s", f.Name, f.Reason)
@@ -214,7 +223,7 @@ func TestEveryKindOfModel(t *testing.T) {
 				}
 			}
 			st := p.Status()[0]
-			if st.Restarts != 0 || st.Stats.Running+st.Stats.Waiting != 0 {
+			if st.Restarts != 0 || st.Stats.Running+st.Stats.Waiting != 0 || st.Stats.Mismatches != 0 {
 				t.Errorf("status %+v", st.Stats)
 			}
 		})

@@ -57,6 +57,9 @@ func (p *planner) plan(ctx context.Context, f *gguf.File, trained int, run confi
 	l.warn = func(text string, fields ...any) {
 		p.log.Warn(text, append([]any{"model", spec.Name, "place", place.Label, "budget_bytes", bytes, "budget", budget.Why}, fields...)...)
 	}
+	l.inform = func(text string, fields ...any) {
+		p.log.Info(text, append([]any{"model", spec.Name, "place", place.Label, "budget_bytes", bytes}, fields...)...)
+	}
 	e, err := l.fit()
 	if err != nil {
 		return nil, fmt.Errorf("estimate memory: %w", err)

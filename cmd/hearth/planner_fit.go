@@ -31,6 +31,7 @@ type fitting struct {
 	spec    *engine.LoadSpec
 	budget  uint64 // bytes of the device
 	warn    func(text string, fields ...any)
+	inform  func(text string, fields ...any)
 }
 
 // fit shrinks the load until it fits into the budget: fewer cached contexts first, then a shorter context where nobody
@@ -45,16 +46,19 @@ func (l *fitting) fit() (fit.Estimate, error) {
 		Cells: max(pad(l.run.Cells), context), Chunk: l.run.Chunk, Outputs: sequences, Sequences: sequences, KVTypeK: l.run.KVTypeK, KVTypeV: l.run.KVTypeV,
 		FlashAttention: l.run.FlashAttention != "off", NoMMap: !l.run.MMap,
 	}
-	pooled := l.spec.Mode == "embedding" || l.spec.Mode == "rerank"
 	switch {
-	case pooled: // one step holds a whole text
+	case l.pooled(): // one step holds a whole text
 		r.Cells = pad(max(context, cmp.Or(l.run.Chunk, 2048)))
 		r.Chunk = r.Cells
 	case l.run.KVLayout == "streams":
-		r.Cells = context * sequences
+		r.Cells, r.Streams = context*sequences, true
 	}
 	if l.place.Backend == backends.CPU {
 		r.HostLayers = fit.AllOnHost
+		r, err := l.windows(r)
+		if err != nil {
+			return fit.Estimate{}, err
+		}
 		return fit.Of(l.f, r)
 	}
 	if l.run.GPULayers >= 0 {
@@ -64,9 +68,14 @@ func (l *fitting) fit() (fit.Estimate, error) {
 		}
 		r.HostLayers = max(all.Layers-l.run.GPULayers, 0)
 	}
-	if pooled {
+	if l.pooled() {
 		return l.layers(r)
 	}
+	r, err := l.windows(r)
+	if err != nil {
+		return fit.Estimate{}, err
+	}
+	sequences = r.Sequences
 	limit := r.Cells
 	if l.run.KVLayout != "streams" && l.run.Cells == 0 {
 		limit = context * spareContexts
@@ -80,7 +89,7 @@ func (l *fitting) fit() (fit.Estimate, error) {
 		return e, err
 	}
 	// With room for a context for each sequence the worker may change to that layout when it is faster.
-	r.Cells = context * sequences
+	r.Cells, r.Streams = context*sequences, true
 	wide, err := fit.Of(l.f, r)
 	if err == nil && wide.Device.KV < l.rest(wide)/2 && wide.Device.Total() > e.Device.Total() {
 		e.Device = wide.Device
@@ -103,12 +112,12 @@ func (l *fitting) cells(r fit.Request, context, most int) (fit.Estimate, error) 
 		r.Cells = context
 		l.spec.Context, l.spec.Cells = context, context
 		if l.spec.KVLayout == "streams" {
-			l.spec.KVLayout = "unified"
+			l.spec.KVLayout, r.Streams = "unified", false
 		}
 		return l.layers(r)
 	case l.run.KVLayout == "streams":
 		if n := most / context; n < r.Cells/context {
-			l.spec.MaxSequences, r.Cells = n, n*context
+			l.spec.MaxSequences, r.Cells, r.Sequences = n, n*context, n
 			l.warn("fewer sequences than asked for: each has KV cells of its own, and the device's memory is small", "max_sequences", n)
 		}
 	case l.run.Cells == 0:

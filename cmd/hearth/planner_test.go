@@ -71,7 +71,7 @@ func TestFitting(t *testing.T) {
 			spec := engine.LoadSpec{GPULayers: c.run.GPULayers, Context: c.run.Context, KVLayout: c.run.KVLayout}
 			said := ""
 			l := fitting{f: f, trained: 32768, run: c.run, place: Placement{Backend: "hip"}, spec: &spec, budget: c.budget,
-				warn: func(text string, _ ...any) { said += text }}
+				warn: func(text string, _ ...any) { said += text }, inform: func(string, ...any) {}}
 			e, err := l.fit()
 			if err != nil {
 				t.Fatal(err)
@@ -97,10 +97,71 @@ func TestFittingAutomaticLayout(t *testing.T) {
 	f := toyModel(t)
 	wide := estimate(t, f, 8192*engine.DefaultMaxSequences, 0)
 	for budget, want := range map[uint64]uint64{1 << 40: wide, wide: estimate(t, f, 4*8192, 0)} {
-		l := fitting{f: f, run: configs.Run{GPULayers: -1, KVLayout: "auto"}, place: Placement{Backend: "hip"}, spec: &engine.LoadSpec{}, budget: budget, warn: func(string, ...any) {}}
+		l := fitting{f: f, run: configs.Run{GPULayers: -1, KVLayout: "auto"}, place: Placement{Backend: "hip"}, spec: &engine.LoadSpec{}, budget: budget, warn: func(string, ...any) {}, inform: func(string, ...any) {}}
 		if e, err := l.fit(); err != nil || e.Device.Total() != want {
 			t.Errorf("of %d: %d, want %d, %v", budget, e.Device.Total(), want, err)
 		}
+	}
+}
+
+// TestFittingWindows: a model with sliding windows keeps all cells where there is plenty of memory, windows where there is not, and is
+// not cut short where those fit.
+func TestFittingWindows(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "toy.gguf")
+	if err := toygguf.Write(path, toygguf.Spec{Kind: toygguf.Gemma3, Layers: 12, Embd: 256, Heads: 8, HeadsKV: 8, Context: 32768, SWA: 512}); err != nil {
+		t.Fatal(err)
+	}
+	f, err := gguf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	need := func(r fit.Request) fit.Usage {
+		t.Helper()
+		r.Cells, r.FlashAttention, r.NoMMap, r.Outputs = 32768, true, true, r.Sequences
+		e, err := fit.Of(f, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Device
+	}
+	all := need(fit.Request{Sequences: 4})
+	plenty := all.Weights + 4*all.KV
+	run := configs.Run{GPULayers: -1, KVLayout: "unified", WindowCache: "auto", Context: 32768, Cells: 32768, MaxSequences: 4}
+	with := func(change func(*configs.Run)) configs.Run { r := run; change(&r); return r }
+	for _, c := range []struct {
+		name      string
+		run       configs.Run
+		place     string
+		budget    uint64
+		told      string // the worker's window_cache
+		sequences int    // 0: not told
+		layers    int
+	}{
+		{"plenty", run, "hip", plenty, "full", 0, -1},
+		{"less", run, "hip", plenty - 4, "window", 0, -1},
+		{"just the windows", run, "hip", need(fit.Request{Sequences: 4, Windows: true}).Total(), "window", 0, -1},
+		{"set to full", with(func(r *configs.Run) { r.WindowCache = "full" }), "hip", all.Total(), "full", 0, -1},
+		{"set to full, too large", with(func(r *configs.Run) { r.WindowCache = "full" }), "hip", all.Total() - 1, "full", 0, 12},
+		{"set to window", with(func(r *configs.Run) { r.WindowCache = "window" }), "hip", plenty, "window", 0, -1},
+		{"fewer sequences", with(func(r *configs.Run) { r.MaxSequences = 0 }), "hip", need(fit.Request{Sequences: 8, Windows: true}).Total(), "window", 8, -1},
+		{"CPU, plenty", run, "cpu", 1 << 40, "auto", 0, -1},
+		{"CPU, less", run, "cpu", all.Total(), "window", 0, -1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			spec := engine.LoadSpec{GPULayers: -1, WindowCache: c.run.WindowCache}
+			l := fitting{f: f, trained: 32768, run: c.run, place: Placement{Backend: c.place}, spec: &spec, budget: c.budget,
+				warn: func(string, ...any) {}, inform: func(string, ...any) {}}
+			e, err := l.fit()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := l.side(e).Total(); n > c.budget {
+				t.Errorf("takes %d of %d", n, c.budget)
+			}
+			if spec.WindowCache != c.told || spec.MaxSequences != c.sequences || spec.GPULayers != c.layers || e.Cells != 32768 {
+				t.Errorf("window_cache %s, sequences %d, layers %d, cells %d", spec.WindowCache, spec.MaxSequences, spec.GPULayers, e.Cells)
+			}
+		})
 	}
 }
 

@@ -78,7 +78,7 @@ func memory(e models.Entry, cfg *configs.Config) ([]memoryAt, error) {
 	limit := int(min(e.Summary.ContextLength, math.MaxInt32))
 	var out []memoryAt
 	for _, n := range contexts(run.Context, limit) {
-		r := fit.Request{Cells: n, Chunk: run.Chunk, Outputs: run.MaxSequences, Sequences: cmp.Or(run.MaxSequences, engine.DefaultMaxSequences), KVTypeK: run.KVTypeK, KVTypeV: run.KVTypeV, FlashAttention: run.FlashAttention != "off"}
+		r := fit.Request{Cells: n, Chunk: run.Chunk, Outputs: run.MaxSequences, Sequences: cmp.Or(run.MaxSequences, engine.DefaultMaxSequences), KVTypeK: run.KVTypeK, KVTypeV: run.KVTypeV, FlashAttention: run.FlashAttention != "off", Windows: run.WindowCache == "window"}
 		m := memoryAt{Context: n}
 		if m.GPU, err = fit.Of(f, r); err != nil {
 			return nil, err

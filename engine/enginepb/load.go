@@ -10,7 +10,7 @@ func FromLoadSpec(s *engine.LoadSpec) *LoadSpec {
 		MaxSequences: int64(s.MaxSequences), Chunk: int64(s.Chunk), Threads: int64(s.Threads),
 		FlashAttention: s.FlashAttention, KvTypeK: s.KVTypeK, KvTypeV: s.KVTypeV, KvLayout: s.KVLayout,
 		Mmap: s.MMap, Mlock: s.MLock, Mode: s.Mode, Pooling: s.Pooling, ItlTargetNs: int64(s.ITLTarget),
-		QueueLimit: int64(s.QueueLimit), TenantCache: s.TenantCache, HostCache: s.HostCache,
+		QueueLimit: int64(s.QueueLimit), TenantCache: s.TenantCache, HostCache: s.HostCache, WindowCache: s.WindowCache,
 	}
 	for _, l := range s.LoRA {
 		out.Lora = append(out.Lora, &LoRA{Path: l.Path, Scale: l.Scale})
@@ -27,6 +27,7 @@ func ToLoadSpec(s *LoadSpec) engine.LoadSpec {
 		FlashAttention: s.GetFlashAttention(), KVTypeK: s.GetKvTypeK(), KVTypeV: s.GetKvTypeV(), KVLayout: s.GetKvLayout(),
 		MMap: s.GetMmap(), MLock: s.GetMlock(), Mode: s.GetMode(), Pooling: s.GetPooling(),
 		ITLTarget: duration(s.GetItlTargetNs()), QueueLimit: int(s.GetQueueLimit()), TenantCache: s.GetTenantCache(), HostCache: s.GetHostCache(),
+		WindowCache: s.GetWindowCache(),
 	}
 	for _, l := range s.GetLora() {
 		out.LoRA = append(out.LoRA, engine.LoRA{Path: l.GetPath(), Scale: l.GetScale()})
@@ -39,7 +40,7 @@ func FromInfo(i *engine.Info) *Info {
 	out := &Info{
 		Name: i.Name, Architecture: i.Architecture, Description: i.Description, Path: i.Path,
 		SizeBytes: i.SizeBytes, Params: i.Params, VocabSize: int64(i.VocabSize), EmbeddingLen: int64(i.EmbeddingLen),
-		ContextTrain: int64(i.ContextTrain), Context: int64(i.Context), Cells: int64(i.Cells),
+		ContextTrain: int64(i.ContextTrain), Context: int64(i.Context), Cells: int64(i.Cells), WindowCells: int64(i.WindowCells),
 		MaxSequences: int64(i.MaxSequences), ChatTemplate: i.ChatTemplate, Bos: i.BOS, Eos: i.EOS, AddsBos: i.AddsBOS,
 		Embedding: i.Embedding, Rerank: i.Rerank, Recurrent: i.Recurrent, Hybrid: i.Hybrid,
 		SlidingWindow: int64(i.SlidingWindow), Backend: i.Backend, KvLayout: i.KVLayout, LlamaVersion: i.LlamaVersion,
@@ -62,7 +63,7 @@ func ToInfo(i *Info) engine.Info {
 		Name: i.GetName(), Architecture: i.GetArchitecture(), Description: i.GetDescription(), Path: i.GetPath(),
 		SizeBytes: i.GetSizeBytes(), Params: i.GetParams(), VocabSize: int(i.GetVocabSize()),
 		EmbeddingLen: int(i.GetEmbeddingLen()), ContextTrain: int(i.GetContextTrain()), Context: int(i.GetContext()),
-		Cells: int(i.GetCells()), MaxSequences: int(i.GetMaxSequences()), ChatTemplate: i.GetChatTemplate(),
+		Cells: int(i.GetCells()), WindowCells: int(i.GetWindowCells()), MaxSequences: int(i.GetMaxSequences()), ChatTemplate: i.GetChatTemplate(),
 		BOS: i.GetBos(), EOS: i.GetEos(), AddsBOS: i.GetAddsBos(), Embedding: i.GetEmbedding(), Rerank: i.GetRerank(),
 		Recurrent: i.GetRecurrent(), Hybrid: i.GetHybrid(), SlidingWindow: int(i.GetSlidingWindow()),
 		Backend: i.GetBackend(), KVLayout: i.GetKvLayout(), LlamaVersion: i.GetLlamaVersion(),

@@ -113,6 +113,13 @@ type ContextParams struct {
 	Perf bool // measure times for Perf; costs a synchronisation per decode
 }
 
+// WindowCells is the size of a window cache that is not full-size (SWAFull): the windows of the sequences that share it and one
+// evaluation of ubatch tokens, padded to 256 cells, in a context of ctx cells. No call reports it, so this repeats llama.cpp's own sum
+// (src/llama-kv-cache-iswa.cpp: size_swa). TestLockstep would fail with any other size.
+func WindowCells(window, seqs, ubatch, ctx int) int {
+	return (min(ctx, window*seqs+ubatch) + 255) / 256 * 256
+}
+
 // Context is a KV memory with its compute buffers. One goroutine at a time may
 // use it; a second one that comes in the middle of a call panics. Abort and the
 // size getters are exempt.
@@ -268,6 +275,18 @@ func (c *Context) NCtx() int { return int(c.info.n_ctx) }
 
 // NCtxSeq is the most cells one sequence can hold.
 func (c *Context) NCtxSeq() int { return int(c.info.n_ctx_seq) }
+
+// WindowCells is the size of the cache of layers with a sliding window in cells, of the pool or of one sequence's stream.
+func (c *Context) WindowCells() int {
+	seqs := 1
+	switch {
+	case c.par.SWAFull || c.m.info.SWA == 0:
+		return c.NCtxSeq()
+	case c.par.KVUnified:
+		seqs = c.NSeqMax()
+	}
+	return WindowCells(c.m.info.SWA, seqs, c.NUBatch(), c.NCtxSeq())
+}
 
 // NBatch is the most entries of one Decode.
 func (c *Context) NBatch() int { return int(c.info.n_batch) }

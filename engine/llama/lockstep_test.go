@@ -96,12 +96,7 @@ func (c lockstep) run(t *testing.T, seed uint64) {
 		p.cfg.Context = p.lib.NCtxSeq()
 	}
 	if c.window {
-		// llama.cpp's own size: the windows of all sequences of a pool and one evaluation, padded to 256.
-		seqs := p.cfg.Sequences
-		if p.cfg.Layout == batch.LayoutStreams {
-			seqs = 1
-		}
-		p.cfg.WindowCells = min((p.cfg.Window*seqs+p.cfg.Chunk+255)/256*256, p.lib.NCtxSeq())
+		p.cfg.WindowCells = p.lib.WindowCells()
 	}
 	p.sim = kvsim.New(kvsim.ConfigOf(p.cfg))
 	var err error

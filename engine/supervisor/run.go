@@ -81,7 +81,7 @@ func (m *model) start() (worker, error) {
 	}
 	info := w.info()
 	m.log.Info("model ready", "plan", plan.Label, "device", info.Device.Name, "pci", info.Device.PCI,
-		"context", info.Context, "cells", info.Cells, "took", time.Since(began).Round(time.Millisecond))
+		"context", info.Context, "cells", info.Cells, "window_cells", info.WindowCells, "took", time.Since(began).Round(time.Millisecond))
 	for _, f := range info.Features {
 		if !f.On {
 			m.log.Warn("engine feature is off", "feature", f.Name, "reason", f.Reason)

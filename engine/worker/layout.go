@@ -53,7 +53,7 @@ func (l *loop) relayout() error {
 	if err != nil {
 		return fmt.Errorf("%w: change to the %s layout: %w", ErrBackend, to, err)
 	}
-	st.cfg.Cells, st.cfg.Context = cfg.Cells, cfg.Context
+	st.cfg.Cells, st.cfg.Context, st.cfg.Window, st.cfg.WindowCells = cfg.Cells, cfg.Context, cfg.Window, cfg.WindowCells
 	if err := l.sched.Relayout(st.cfg); err != nil {
 		return fmt.Errorf("%w: change to the %s layout: %w", ErrBackend, to, err)
 	}

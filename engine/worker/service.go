@@ -195,7 +195,7 @@ func (s *Service) prepareLoop(ctx context.Context, m Model, cfg *batch.Config, i
 		}
 	}
 	info.Features = append(info.Features, first.features...)
-	info.KVLayout, info.Cells = first.cfg.Layout.String(), first.cfg.Cells
+	info.KVLayout, info.Cells, info.WindowCells = first.cfg.Layout.String(), first.cfg.Cells, first.cfg.WindowCells
 	s.log.Info("tested and warmed up", "took", time.Since(began), "layout", info.KVLayout, "shapes", len(first.costs))
 	l, err := newLoop(m, first.cfg, s.notes, s.log)
 	if err != nil {

@@ -29,8 +29,12 @@ type Request struct {
 	// KVTypeK and KVTypeV are ggml type names, such as "q8_0" (empty: f16).
 	KVTypeK, KVTypeV string
 	FlashAttention   bool
-	// Sequences is how many have a recurrent state of their own, in models that have one (0: 1).
+	// Sequences is how many have a recurrent state or a window of their own, in models that have one (0: 1).
 	Sequences int
+	// Windows lets layers with a sliding window keep one window for each sequence, not all cells (swa_full=false).
+	Windows bool
+	// Streams says that Cells are divided between the sequences (kv_unified=false), which changes what windows take.
+	Streams bool
 	// Outputs is the number of rows whose logits a step keeps, n_outputs_max (0: 32, or Chunk if that is less). The
 	// worker needs one for each sequence; llama.cpp's own tools keep a whole chunk of them, which for a vocabulary of
 	// 262144 tokens is 512 MiB, twice.
@@ -67,6 +71,9 @@ type Estimate struct {
 
 // Of estimates one load.
 func Of(f *gguf.File, r Request) (Estimate, error) {
+	if r.Windows && r.Streams && r.Sequences > 1 {
+		return streams(f, r)
+	}
 	opts, err := r.options()
 	if err != nil {
 		return Estimate{}, err
@@ -101,6 +108,30 @@ func Of(f *gguf.File, r Request) (Estimate, error) {
 		}
 	})
 	return e, err
+}
+
+// streams estimates a load with windows in streams. The parser knows one pool for all windows, in which they share the room for an
+// evaluation; in streams each has room for a whole one. So the KV cache is that of one stream, many times.
+func streams(f *gguf.File, r Request) (Estimate, error) {
+	one := r
+	one.Streams, one.Sequences, one.Cells = false, 1, r.Cells/r.Sequences
+	part, err := Of(f, one)
+	if err != nil {
+		return Estimate{}, err
+	}
+	r.Streams = false
+	e, err := Of(f, r)
+	e.Device.KV, e.Host.KV = part.Device.KV*uint64(r.Sequences), part.Host.KV*uint64(r.Sequences)
+	return e, err
+}
+
+// Window is the model's sliding window in tokens, 0 without one, and the name of its architecture.
+func Window(f *gguf.File) (window int, architecture string, err error) {
+	err = f.Guard(func() {
+		a := f.Parsed().Architecture()
+		window, architecture = int(a.AttentionSlidingWindow), a.Architecture
+	})
+	return window, architecture, err
 }
 
 // tied says that the model has no output matrix but uses the input's.
@@ -141,8 +172,10 @@ func (r Request) options() ([]ggufparser.GGUFRunEstimateOption, error) {
 	chunk := int32(rows)
 	opts := []ggufparser.GGUFRunEstimateOption{
 		ggufparser.WithLLaMACppLogicalBatchSize(chunk), ggufparser.WithLLaMACppPhysicalBatchSize(chunk),
-		// The worker keeps all cells of window layers too, so that a prefix of any length can be used again.
-		ggufparser.WithLLaMACppFullSizeSWACache(), ggufparser.WithParallelSize(int32(max(r.Sequences, 1))),
+		ggufparser.WithParallelSize(int32(max(r.Sequences, 1))),
+	}
+	if !r.Windows {
+		opts = append(opts, ggufparser.WithLLaMACppFullSizeSWACache())
 	}
 	if r.Cells > 0 {
 		opts = append(opts, ggufparser.WithLLaMACppContextSize(int32(r.Cells)))

@@ -54,7 +54,7 @@ func TestKVCache(t *testing.T) {
 	}
 }
 
-// Window layers keep every cell, as the worker wants it; a recurrent state costs the same whatever the context, once for
+// Window layers keep every cell unless they are to keep windows only; a recurrent state costs the same whatever the context, once for
 // each sequence.
 func TestWindowsAndStates(t *testing.T) {
 	gemma := open(t, toygguf.Spec{Kind: toygguf.Gemma3, Layers: 6, SWA: 512})
@@ -67,6 +67,34 @@ func TestWindowsAndStates(t *testing.T) {
 	one := of(t, mamba, Request{Cells: 4096}).Device.KV
 	if many := of(t, mamba, Request{Cells: 16384, Sequences: 8}).Device.KV; one == 0 || many != 8*one {
 		t.Errorf("states: %d for one sequence, %d for eight", one, many)
+	}
+}
+
+// Small windows: one for each sequence and room for an evaluation, which streams have each. TestWindowCacheMemory in
+// cmd/hearth-engine compares the sum with what a load takes.
+func TestSmallWindows(t *testing.T) {
+	gemma := open(t, toygguf.Spec{Kind: toygguf.Gemma3, Layers: 6, SWA: 512}) // 5 layers with windows; 2 KV heads of 32
+	const layer = 2 * 32 * 2 * 2                                              // bytes of K and V of one cell in one layer
+	for _, c := range []struct {
+		r       Request
+		windows uint64 // cells
+	}{
+		{Request{Cells: 16384}, 16384},
+		{Request{Cells: 16384, Windows: true, FlashAttention: true}, 1024},
+		{Request{Cells: 16384, Windows: true, FlashAttention: true, Sequences: 4}, 2560},
+		{Request{Cells: 16384, Windows: true, FlashAttention: true, Sequences: 4, Streams: true}, 4 * 1024},
+		{Request{Cells: 2048, Windows: true, FlashAttention: true, Sequences: 32}, 2048},
+	} {
+		want := layer * (uint64(c.r.Cells) + 5*c.windows)
+		if e := of(t, gemma, c.r); e.Device.KV != want || e.Cells != c.r.Cells {
+			t.Errorf("%+v: %d bytes for %d cells, want %d", c.r, e.Device.KV, e.Cells, want)
+		}
+	}
+	if n, arch, err := Window(gemma); n != 512 || arch != "gemma3" || err != nil {
+		t.Errorf("window %d of %s, %v", n, arch, err)
+	}
+	if n, _, err := Window(open(t, toygguf.Spec{Kind: toygguf.Llama})); n != 0 || err != nil {
+		t.Errorf("window %d of a model without one, %v", n, err)
 	}
 }
 

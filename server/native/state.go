@@ -38,6 +38,7 @@ type psModel struct {
 	CellsUsed      int       `json:"cells_used"`
 	CellsCached    int       `json:"cells_cached"`
 	CellsTotal     int       `json:"cells_total"`
+	WindowCells    int       `json:"window_cells"`
 	HostTokens     int       `json:"host_tokens"`
 	HostBytes      int64     `json:"host_bytes"`
 	HostLimit      int64     `json:"host_limit"`
@@ -98,7 +99,7 @@ func psRow(s api.Status) psModel {
 		State:   string(s.State), Progress: s.Progress, Error: s.Err,
 		Backend: s.Info.Backend, Device: s.Info.Device.Name, DeviceName: s.Info.Device.Description, PCI: s.Info.Device.PCI,
 		FallbackReason: s.FallbackReason, PID: s.PID, Restarts: s.Restarts, LoadedAt: s.LoadedAt,
-		CellsUsed: s.Stats.CellsUsed, CellsCached: s.Stats.CellsCached, CellsTotal: s.Stats.CellsTotal,
+		CellsUsed: s.Stats.CellsUsed, CellsCached: s.Stats.CellsCached, CellsTotal: s.Stats.CellsTotal, WindowCells: s.Info.WindowCells,
 		HostTokens: s.Stats.HostTokens, HostBytes: s.Stats.HostBytes, HostLimit: s.Stats.HostLimit,
 		Running: s.Stats.Running, Waiting: s.Stats.Waiting, MaxSequences: s.Info.MaxSequences,
 		KVLayout: cmp.Or(s.Stats.KVLayout, s.Info.KVLayout), LlamaVersion: s.Info.LlamaVersion,

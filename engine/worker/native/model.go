@@ -81,16 +81,17 @@ func (m *model) initChat(mi llama.ModelInfo, dev llama.Device) error {
 			}
 		}
 	}
-	cell := kvBytes(&mi, m.m.Metadata(), m.spec.KVTypeK, m.spec.KVTypeV)
-	m.size = choose(&m.spec, &mi, cell, free, physicalCores("/sys"))
+	meta := m.m.Metadata()
+	kv := kvBytes(&mi, meta, m.spec.KVTypeK, m.spec.KVTypeV)
+	m.size = choose(&m.spec, &mi, windowOf(&mi, meta), kv, memory{device: free, spare: m.spare(free)}, physicalCores("/sys"))
 	if want := cmp.Or(m.spec.MaxSequences, engine.DefaultMaxSequences); m.size.sequences < want {
-		m.log.Warn("the device's memory does not hold a context for every sequence: fewer run at a time",
+		m.log.Warn("the memory does not hold a context or a window for every sequence: fewer run at a time",
 			"sequences", m.size.sequences, "wanted", want, "context", m.size.context, "free_bytes", free)
 	}
 	m.unifiedCells = m.size.cells
 	// Streams need a whole context for every sequence, so on most cards there is nothing to choose.
 	m.auto = m.async && (m.spec.KVLayout == "" || m.spec.KVLayout == "auto") && !mi.Recurrent && !mi.Hybrid &&
-		m.size.sequences > 1 && uint64(m.size.context*m.size.sequences)*cell < free/2
+		m.size.sequences > 1 && m.streamsBytes(kv) < free/2
 	// The first layout is the one that start-up will most likely choose: it saves making the context once more.
 	if m.auto && m.size.sequences >= streamsFrom {
 		m.layout(batch.LayoutStreams)
@@ -104,6 +105,10 @@ func (m *model) initChat(mi llama.ModelInfo, dev llama.Device) error {
 	}
 	if err != nil {
 		return err
+	}
+	if m.size.why != "" {
+		m.log.Info("cells of the layers with a sliding window", "keep", m.size.keep(), "why", m.size.why, "window", mi.SWA, "window_layers", windowLayers(&mi, meta),
+			"cells", m.ctx.NCtx(), "window_cells", m.cfg.WindowCells, "kv_bytes", kv.bytes(&m.size))
 	}
 	if m.b, err = llama.NewBatch(m.ctx.NBatch(), 1, m.log); err != nil {
 		return memoryError(err)
@@ -133,9 +138,7 @@ func (m *model) chatContext() error {
 		Ctx: z.cells, Batch: chunk, UBatch: chunk, SeqMax: ids, OutputsMax: ids,
 		Threads: z.threads, Flash: flash(m.spec.FlashAttention),
 		TypeK: llama.KVType(m.spec.KVTypeK), TypeV: llama.KVType(m.spec.KVTypeV), KVUnified: z.unified,
-		// The full cache for window layers: prefixes of any length can be reused. Without it a window of 1024 or more
-		// saves memory, but every returning conversation is computed again from its first token.
-		SWAFull: true,
+		SWAFull: z.windowCells() == 0,
 	})
 	if err != nil {
 		return err
@@ -144,6 +147,9 @@ func (m *model) chatContext() error {
 	m.cfg = batch.Config{
 		Layout: batch.LayoutUnified, Cells: c.NCtx(), Context: min(c.NCtxSeq(), z.context), Sequences: c.NSeqMax(), MaxRunning: z.sequences,
 		Chunk: c.NBatch(), Outputs: c.NOutputsMax(), Recurrent: mi.Recurrent || mi.Hybrid, NoAttention: mi.Recurrent,
+	}
+	if z.windowCells() > 0 {
+		m.cfg.Window, m.cfg.WindowCells = z.window, c.WindowCells()
 	}
 	switch {
 	case !z.unified:

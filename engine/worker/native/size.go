@@ -20,14 +20,25 @@ type sizes struct {
 	chunk     int
 	threads   int
 	unified   bool
+	window    int    // tokens; 0: layers with a sliding window keep all cells, too
+	why       string // of window, for people; empty where there is nothing to choose
 }
 
 // pad256 rounds up as llama.cpp rounds a context.
 func pad256(n int) int { return (n + 255) / 256 * 256 }
 
-// choose fills in what the order leaves open. cellBytes is what one cell of KV cache takes, free the device's memory
-// left after the weights (0: unknown or shared with everything else).
-func choose(s *engine.LoadSpec, info *llama.ModelInfo, cellBytes, free uint64, cores int) sizes {
+// cacheShare: of the memory beside the weights one part in so many is left to compute buffers.
+const cacheShare = 5
+
+// memory is what choose may count on, in bytes; 0: unknown.
+type memory struct {
+	device uint64 // free on the device after the weights
+	spare  uint64 // free beside the weights where the KV cache lies: the device's, or the system's on a CPU
+}
+
+// choose fills in what the order leaves open. window is the sliding window of layers that need not keep more, in tokens (0: none
+// do), kv what a cell takes.
+func choose(s *engine.LoadSpec, info *llama.ModelInfo, window int, kv kvCost, mem memory, cores int) sizes {
 	var z sizes
 	z.context = s.Context
 	if z.context == 0 {
@@ -39,27 +50,35 @@ func choose(s *engine.LoadSpec, info *llama.ModelInfo, cellBytes, free uint64, c
 	z.context = pad256(z.context)
 	z.sequences = cmp.Or(s.MaxSequences, engine.DefaultMaxSequences)
 	z.unified = s.KVLayout != "streams"
+	z.chunk = max(cmp.Or(s.Chunk, engine.DefaultChunk), z.sequences) // a step must hold one row of every sequence
 	switch {
 	case !z.unified:
-		if most := free / 5 * 4 / max(1, cellBytes*uint64(z.context)); free > 0 && uint64(z.sequences) > most {
-			z.sequences = max(1, int(most)) // the rest of the memory is for compute buffers; the caller says so
-		}
 		z.cells = z.context * z.sequences
 	case s.Cells > 0:
 		z.cells = max(pad256(s.Cells), z.context)
 	default:
-		// One context's worth is what a single user needs and what other servers allocate. On a GPU with room, four let
-		// several long conversations stay cached beside the one that runs.
-		z.cells = z.context
+		z.cells = z.context // one context's worth is what a single user needs and what other servers allocate
+	}
+	z.chooseWindows(s, info, window, kv, mem.spare)
+	switch {
+	case !z.unified:
+		one := z
+		one.sequences, one.cells = 1, z.context
+		if most := mem.device / cacheShare * (cacheShare - 1) / max(1, kv.bytes(&one)); mem.device > 0 && uint64(z.sequences) > most {
+			z.sequences = max(1, int(most)) // the caller says so
+		}
+		z.cells = z.context * z.sequences
+	case s.Cells == 0 && s.Backend != "cpu" && mem.device > 0:
+		// On a GPU with room, four contexts let several long conversations stay cached beside the one that runs.
 		for _, f := range []int{4, 2} {
-			if s.Backend != "cpu" && free > 0 && uint64(f*z.context)*cellBytes < free/2 {
-				z.cells = f * z.context
+			more := z
+			if more.cells = f * z.context; kv.bytes(&more) < mem.device/2 {
+				z = more
 				break
 			}
 		}
 	}
-	z.chunk = min(cmp.Or(s.Chunk, engine.DefaultChunk), z.cells)
-	z.chunk = max(z.chunk, z.sequences) // a step must hold one row of every sequence
+	z.chunk = max(min(z.chunk, z.cells), z.sequences)
 	z.threads = s.Threads
 	if z.threads == 0 {
 		z.threads = cores
@@ -70,8 +89,8 @@ func choose(s *engine.LoadSpec, info *llama.ModelInfo, cellBytes, free uint64, c
 	return z
 }
 
-// kvBytes is the memory of one cell in all layers, from the model's metadata.
-func kvBytes(info *llama.ModelInfo, meta map[string]string, typeK, typeV string) uint64 {
+// kvBytes is the memory of one cell, from the model's metadata.
+func kvBytes(info *llama.ModelInfo, meta map[string]string, typeK, typeV string) kvCost {
 	arch := meta["general.architecture"]
 	num := func(key string, def int) int {
 		if n, err := strconv.Atoi(meta[arch+"."+key]); err == nil && n > 0 {
@@ -86,7 +105,8 @@ func kvBytes(info *llama.ModelInfo, meta map[string]string, typeK, typeV string)
 		bits := map[string]float64{"": 16, "f16": 16, "bf16": 16, "f32": 32, "q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5, "iq4_nl": 4.5}
 		return float64(n) * bits[kvType] / 8
 	}
-	return uint64(float64(info.Layers*max(1, info.HeadsKV)) * (per(k, typeK) + per(v, typeV)))
+	layer := float64(max(1, info.HeadsKV)) * (per(k, typeK) + per(v, typeV))
+	return kvCost{all: uint64(float64(info.Layers) * layer), windowed: uint64(float64(windowLayers(info, meta)) * layer)}
 }
 
 // physicalCores counts the distinct (package, core) pairs of the CPUs below root ("/sys"); without them it is the
