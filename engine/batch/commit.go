@@ -91,12 +91,7 @@ func (s *Scheduler) commitOK(res Result) {
 		}
 	}
 	s.afterPrompt = st.Prefills > 0
-	s.slip.passed(s.now, st, s.loadIsDeep(), res.Duration > 0 && s.copied == 0, slices.ContainsFunc(s.runs, func(r *run) bool { return r != nil && r.state == stateDecode }))
-}
-
-// loadIsDeep reports whether prompt rows of the step are behind a long context.
-func (s *Scheduler) loadIsDeep() bool {
-	return slices.ContainsFunc(s.load, func(e evaluation) bool { return !s.cost.isDecode(e) && e.kv >= deep })
+	s.slip.passed(s.now, st, st.Prefills > 0 && s.behind, res.Duration > 0 && s.copied == 0, slices.ContainsFunc(s.runs, func(r *run) bool { return r != nil && r.state == stateDecode }))
 }
 
 // learn takes what the step took; 0: nobody knows. A step in which sequences were copied teaches what a copy takes, and nothing else:

@@ -5,8 +5,8 @@ import "time"
 // A layout is changed while nothing runs. A load that never pauses gets a pause made when the other layout is much better:
 // nothing is admitted for a moment, and what still runs then gives its place up and is computed again.
 const (
-	// drainAfter is for how many decode steps in a row the other layout must have looked so much better: a pause, a new context and
-	// what was cached cost a second or two, which a burst does not pay back.
+	// drainAfter is for how many decode steps the other layout must have looked so much better: a pause, a new context and what was
+	// cached cost a second or two, which a burst does not pay back. Twice as many after each pause that was given up.
 	drainAfter = 1024
 	// drainGain is how much faster the other layout must be.
 	drainGain = 1.25
@@ -24,14 +24,14 @@ func (s *Scheduler) proposeLayout(ev []Event) []Event {
 		return ev
 	}
 	if s.running > 0 {
-		if !s.draining && s.better >= drainAfter {
+		if !s.draining && s.better >= drainAfter<<min(s.givenUp, 10) && s.toRedo(drainLimit.Seconds()) <= drainLimit.Seconds() {
 			s.draining, s.drainUntil = true, s.now+drainLimit
 		}
 		return ev
 	}
 	l := ChooseLayout(s.layoutCosts(), s.sharing, s.cfg.Layout)
 	if l == s.cfg.Layout {
-		s.draining = false
+		s.draining, s.better = false, 0
 		return ev
 	}
 	return s.propose(l, ev)
@@ -62,7 +62,7 @@ func (s *Scheduler) layoutCosts() LayoutCosts {
 }
 
 func (s *Scheduler) propose(l Layout, ev []Event) []Event {
-	s.draining, s.better = false, 0
+	s.draining, s.better, s.givenUp = false, 0, 0
 	s.proposed = s.sharing.Steps
 	s.costs = s.layoutCosts() // the next layout begins to learn anew, and this one must not look cheaper than it was
 	return append(ev, Event{Kind: EventRelayout, Layout: l})
@@ -74,15 +74,10 @@ func (s *Scheduler) endDrain() bool {
 	if first := s.first(); !s.draining || (s.now < s.drainUntil && first != nil && !first.job.held) {
 		return false
 	}
-	lost := 0.0
-	for id, r := range s.runs {
-		if r != nil {
-			lost += float64(s.mem.lens[id]) * s.cost.perToken(int(s.mem.lens[id])/2, s.cfg.Chunk)
-		}
-	}
 	l := ChooseLayout(s.layoutCosts(), s.sharing, s.cfg.Layout)
-	if l == s.cfg.Layout || lost > drainLimit.Seconds() {
+	if l == s.cfg.Layout || s.toRedo(0) > drainLimit.Seconds() {
 		s.draining, s.better = false, 0
+		s.givenUp++
 		s.proposed = s.sharing.Steps // not again soon
 		return false
 	}
@@ -93,4 +88,19 @@ func (s *Scheduler) endDrain() bool {
 	}
 	s.step.Events = s.propose(l, s.step.Events)
 	return true
+}
+
+// toRedo is how long it takes to compute again what runs and will not have ended within so many seconds, in seconds.
+func (s *Scheduler) toRedo(within float64) (t float64) {
+	steps := 0
+	if step := s.cost.decodeTime(evaluation{rows: int32(s.running), decodes: int32(s.running), kv: int32(s.usual)}); step > 0 {
+		steps = int(within / step)
+	}
+	for id, r := range s.runs {
+		if r != nil && (steps == 0 || r.left(s.cfg.Context) > steps) {
+			n := int(s.mem.lens[id])
+			t += float64(n) * s.cost.perToken(n/2, s.cfg.Chunk)
+		}
+	}
+	return t
 }

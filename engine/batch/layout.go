@@ -164,7 +164,7 @@ func (s *Scheduler) observeSharing() {
 	if s.auto && chooseLayout(s.layoutCosts(), *sh, s.cfg.Layout, drainGain) != s.cfg.Layout {
 		s.better += sharingEvery
 	} else {
-		s.better = 0
+		s.better = max(0, s.better-4*sharingEvery)
 	}
 }
 

@@ -15,7 +15,7 @@ func (s *Scheduler) choosePrefills() {
 		return
 	}
 	s.orderPrefills()
-	s.perStep = 0
+	s.perStep, s.behind = 0, s.prefillsDeep()
 	base := s.decodeTime()
 	target := s.stepTarget(base) - s.host.spent
 	decodes := s.decodes
@@ -26,7 +26,7 @@ func (s *Scheduler) choosePrefills() {
 			return
 		}
 		s.setAside()
-		s.perStep = s.turn // of the decode rows' step behind this one
+		s.perStep = s.turnTime() // of the decode rows' step behind this one
 		defer func() {
 			if len(s.prefills) == 0 {
 				s.bringBack(decodes)
@@ -148,7 +148,7 @@ func (s *Scheduler) stepTarget(base float64) float64 {
 		}
 		target = max(0.05, base*factor)
 	}
-	return target - s.slip.of(s.prefillsDeep(), target, reserve) - float64(s.copied)*s.copyTime()
+	return target - s.slip.of(s.behind, target, reserve) - float64(s.copied)*s.copyTime()
 }
 
 // granted reports whether prefill rows are due beside decode rows. What does not fit into the target comes every m steps, so

@@ -29,7 +29,7 @@ func (s *Scheduler) build() {
 	s.lastPrefill = st.Prefills > 0 && st.Decodes == 0
 	s.load = append(s.load[:0], s.loadOf()...)
 	t, _ := s.cost.predict(s.load)
-	if t > 0 && st.Prefills == 0 {
+	if t > 0 && st.Prefills == 0 && s.afterPrompt {
 		t += s.turnTime()
 	}
 	st.Predicted = toDuration(t)

@@ -75,13 +75,16 @@ type Scheduler struct {
 	atLoad   LayoutCosts // costs as they were measured
 	sharing  Sharing
 	proposed uint64 // sharing.Steps at the last proposal
-	better   int    // decode steps in a row in which the other layout looked much better
+	better   int    // decode steps in which the other layout looked much better, less four times those since in which it did not
+	givenUp  int    // pauses for another layout since the last change
 
 	draining   bool // nothing is admitted, so that the layout can be changed
 	drainUntil time.Duration
 
 	slip    slip    // how much longer than predicted the time between tokens is
 	turn    float64 // running mean of what a decode-only step behind prompt rows takes longer, in seconds
+	turns   int     // how many more of them may be learnt from
+	behind  bool    // the prompts of the step that is planned are behind a long context
 	perStep float64 // of that, what a step with prompt rows causes that is planned
 	usual   float64 // running mean of the longest context in decode-only steps, in cells; 0: none yet
 
@@ -111,8 +114,8 @@ func (s *Scheduler) reset(cfg Config) {
 	s.ops = s.ops[:0]
 	s.resetHost()
 	s.tree = prefix.NewTree(ids + len(s.host.entries))
-	s.sharing, s.proposed, s.better, s.draining = Sharing{}, 0, 0, false
-	s.slip, s.turn, s.usual, s.afterPrompt = newSlip(), 0, 0, false
+	s.sharing, s.proposed, s.better, s.givenUp, s.draining = Sharing{}, 0, 0, 0, false
+	s.slip, s.turn, s.turns, s.usual, s.afterPrompt = newSlip(), 0, turnTrust, 0, false
 	s.caution, s.mismatches = 0, 0 // the chunk may be smaller, and a halved one must hold a row
 }
 

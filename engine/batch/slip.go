@@ -47,7 +47,7 @@ const (
 
 func newSlip() slip { return slip{near: quantile{at: slipStart}, far: quantile{at: slipStartFar}} }
 
-// passed takes a step that was computed; now is when it ended, deep whether its prompt rows are behind a long context, decoding whether
+// passed takes a step that was computed; now is when it ended, deep whether its prompt rows were planned behind a long context, decoding whether
 // anything goes on decoding.
 func (p *slip) passed(now time.Duration, st *Step, deep, known, decoding bool) {
 	p.predicted += st.Predicted
@@ -115,32 +115,34 @@ func (s *Scheduler) prefillsDeep() bool {
 	if s.mem.base != nil {
 		return s.mem.base.Span() >= deep
 	}
-	return len(s.prefills) > 0 && s.prefills[0].have >= deep
+	return s.prefills[0].have >= deep
 }
 
 const (
 	// turnGain is the weight of a step in the mean of what a turn takes, turnMost the most that is believed, as a part of the step.
 	turnGain, turnMost = 0.2, 0.5
-	// turnKeep is the part of a turn that is believed.
-	turnKeep = 0.95
+	// turnTrust is how many turns are learnt from after a decode-only step that was none: what steps take without a turn must be known, or
+	// turns and they are told apart at random. At first it is, from the warm-up.
+	turnTrust = 32
 )
 
-// turnTime is what the step that is planned takes longer if it has decode rows alone, in seconds: behind another shape the
-// backend builds its graph anew (2.5 of 13 ms on the GPU measured).
-func (s *Scheduler) turnTime() float64 {
-	if !s.afterPrompt {
-		return 0
-	}
-	return s.turn
-}
+// turnTime is what a decode-only step behind prompt rows takes longer, in seconds: behind another shape the backend builds its graph
+// anew (2.5 of 13 ms on the GPU measured).
+func (s *Scheduler) turnTime() float64 { return max(0, s.turn) }
 
 // learnTurn takes what a decode-only step took and was predicted to take without a turn, both in seconds, and returns what it would have
-// taken without one. Where every such step is behind prompt rows nothing tells the two apart, so the turn is drawn to 0.
+// taken without one.
 func (s *Scheduler) learnTurn(took, predicted float64) float64 {
-	if !s.afterPrompt || predicted <= 0 {
+	switch {
+	case predicted <= 0:
 		return took
+	case !s.afterPrompt:
+		s.turns = turnTrust
+		return took
+	case s.turns > 0:
+		s.turns--
+		most := turnMost * predicted
+		s.turn += turnGain * (min(max(took-predicted, -most), most) - s.turn)
 	}
-	most := turnMost * predicted
-	s.turn += turnGain * (turnKeep*min(max(took-predicted, -most), most) - s.turn)
 	return max(took-s.turn, leastStep)
 }

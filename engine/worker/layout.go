@@ -42,6 +42,7 @@ func (l *loop) prime(st layoutState) {
 
 // relayout gives the drained context the layout that the scheduler wished for. Cached prefixes are lost, queued requests stay.
 func (l *loop) relayout() error {
+	l.flush() // the last answers end before this, not behind it
 	to := l.wish
 	l.wished = false
 	st, known := l.layouts[to]

@@ -134,6 +134,7 @@ func (l *loop) run() error {
 		default:
 		}
 		l.drain()
+		l.flush() // refusals do not wait for a step
 		idle, err := l.oneStep()
 		if err != nil {
 			l.flush()
