@@ -149,7 +149,7 @@ func TestSlipClassesAreTheSame(t *testing.T) {
 		d.overhead = 0
 		d.submit(id, 960, 1)
 		d.finish(id)
-		d.overhead = 2500 * time.Microsecond // what goes on behind it is late
+		d.overhead = 4 * time.Millisecond // what goes on behind it is late
 		d.submit(id, 960+400, 1)
 		d.finish(id)
 	}
