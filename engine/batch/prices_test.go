@@ -152,6 +152,7 @@ func TestSlipClassesAreTheSame(t *testing.T) {
 		d.overhead = 4 * time.Millisecond // what goes on behind it is late
 		d.submit(id, 960+400, 1)
 		d.finish(id)
+		d.step()
 	}
 	if d.s.slip.far.at != far || d.s.slip.near.at < 2*slipStart {
 		t.Errorf("near %v s, far %v (%v before)", d.s.slip.near.at, d.s.slip.far.at, far)
