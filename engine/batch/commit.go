@@ -111,19 +111,20 @@ func (s *Scheduler) learn(took time.Duration) {
 	}
 }
 
-// usualSpan is over how many seconds the longest context of decode-only steps is averaged, usualMost the most that one of them counts.
-const usualSpan, usualMost = 2.0, 0.2
+// usually is a running mean of what decode-only steps take, in seconds, n of them.
+type usually struct {
+	n int
+	t float64
+}
 
-// learnUsual takes a decode-only step that took t seconds into the running mean of the cells that such steps read.
+// usualSpan is over how many seconds of such steps the mean is taken.
+const usualSpan = 20.0
+
+// learnUsual takes a decode-only step that took t seconds.
 func (s *Scheduler) learnUsual(t float64) {
-	kv := int32(0)
-	for _, e := range s.load {
-		kv = max(kv, e.kv)
-	}
-	if s.usual == 0 {
-		s.usual = float64(kv)
-	}
-	s.usual += min(usualMost, t/usualSpan) * (float64(kv) - s.usual)
+	u := &s.usual[bucketOf(s.step.Decodes)]
+	u.n++
+	u.t += max(min(1, t/usualSpan), 1/float64(u.n)) * (t - u.t)
 }
 
 // learnCopy corrects the price of a copy by one that seemed to take so many seconds, which is the difference of two large numbers: it

@@ -93,7 +93,7 @@ func (s *Scheduler) endDrain() bool {
 // toRedo is how long it takes to compute again what runs and will not have ended within so many seconds, in seconds.
 func (s *Scheduler) toRedo(within float64) (t float64) {
 	steps := 0
-	if step := s.cost.decodeTime(evaluation{rows: int32(s.running), decodes: int32(s.running), kv: int32(s.usual)}); step > 0 {
+	if step := s.cost.decodeTime(evaluation{rows: int32(s.running), decodes: int32(s.running), kv: int32(s.span())}); step > 0 {
 		steps = int(within / step)
 	}
 	for id, r := range s.runs {

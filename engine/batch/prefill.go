@@ -111,24 +111,15 @@ func (s *Scheduler) orderPrefills() {
 }
 
 const (
-	// targetFactor is what the time between tokens may be, in decode-only steps, where that is more than 50 ms. A long sequence that has
-	// just joined the others does not loosen the promise. On a CPU, where little is held back, it is less.
+	// targetFactor is what the time between tokens may be, in decode-only steps, where that is more than 50 ms: as those with about as
+	// many rows usually are, or as this one is where that is less. A long sequence that has just joined the others does not loosen the
+	// promise. On a CPU, where little is held back, it is less.
 	targetFactor, targetFactorCPU = 3.0, 2.5
 )
 
 // decodeTime predicts the decode rows of this step alone, in seconds; 0: unknown, or there are none.
 func (s *Scheduler) decodeTime() float64 {
 	t, _ := s.cost.predict(s.sketch())
-	return t
-}
-
-// usualTime is decodeTime as if no sequence were longer than the longest one usually was of late.
-func (s *Scheduler) usualTime() float64 {
-	l := s.sketch()
-	for i := range l {
-		l[i].kv = min(l[i].kv, int32(s.usual))
-	}
-	t, _ := s.cost.predict(l)
 	return t
 }
 
@@ -143,8 +134,8 @@ func (s *Scheduler) stepTarget(base float64) float64 {
 	}
 	target := s.cfg.ITLTarget.Seconds()
 	if target == 0 {
-		if s.usual > 0 {
-			base = min(base, s.usualTime())
+		if u := &s.usual[bucketOf(len(s.decodes))]; u.n > 0 {
+			base = min(base, u.t)
 		}
 		target = max(0.05, base*factor)
 	}

@@ -81,12 +81,12 @@ type Scheduler struct {
 	draining   bool // nothing is admitted, so that the layout can be changed
 	drainUntil time.Duration
 
-	slip    slip    // how much longer than predicted the time between tokens is
-	turn    float64 // running mean of what a decode-only step behind prompt rows takes longer, in seconds
-	turns   int     // how many more of them may be learnt from
-	behind  bool    // the prompts of the step that is planned are behind a long context
-	perStep float64 // of that, what a step with prompt rows causes that is planned
-	usual   float64 // running mean of the longest context in decode-only steps, in cells; 0: none yet
+	slip    slip                  // how much longer than predicted the time between tokens is
+	turn    float64               // running mean of what a decode-only step behind prompt rows takes longer, in seconds
+	turns   int                   // how many more of them may be learnt from
+	behind  bool                  // the prompts of the step that is planned are behind a long context
+	perStep float64               // of that, what a step with prompt rows causes that is planned
+	usual   [len(buckets)]usually // by the number of rows
 
 	isRunning func(id int) bool
 }
@@ -115,7 +115,8 @@ func (s *Scheduler) reset(cfg Config) {
 	s.resetHost()
 	s.tree = prefix.NewTree(ids + len(s.host.entries))
 	s.sharing, s.proposed, s.better, s.givenUp, s.draining = Sharing{}, 0, 0, 0, false
-	s.slip, s.turn, s.turns, s.usual, s.afterPrompt = newSlip(), 0, turnTrust, 0, false
+	s.slip, s.turn, s.turns, s.afterPrompt = newSlip(), 0, turnTrust, false
+	s.usual = [len(buckets)]usually{}
 	s.caution, s.mismatches = 0, 0 // the chunk may be smaller, and a halved one must hold a row
 }
 

@@ -166,12 +166,12 @@ func (m *model) chatContext() error {
 
 // On a CPU a small chunk of prompt is hardly dearer for each token than a large one: SmolLM2 on two cores prefills 216
 // tok/s in chunks of 16, 253 in chunks of 64 and 288 in chunks of 512. So chunks beside decodes may be small, which keeps
-// answers flowing; behind 2500 tokens, where attention is most of the price, 16 rows alone took 70 ms and 4 fit. A
-// step of a prompt alone may last two seconds, in which that model computes 512 tokens; it costs the wait of a cancel and of a
+// answers flowing; behind 2500 tokens, where attention is most of the price, 16 rows alone took 70 ms and 4 fit, behind 6000 four rows took
+// 60 ms and one or two fit. A step of a prompt alone may last two seconds, in which that model computes 512 tokens; it costs the wait of a cancel and of a
 // new request. Bounded by one second, 860 tokens became four chunks that end in the middle of the 256 cells by which the span
 // grows, and took 6 % longer than in two.
 const (
-	cpuMinPrefill = 4
+	cpuMinPrefill = 1
 	cpuIdleTarget = 2 * time.Second
 )
 
