@@ -126,6 +126,9 @@ func (s *Scheduler) hostBytes(n int32) int64 {
 // moveRoom is how many seconds moves may still take in this step.
 func (s *Scheduler) moveRoom() float64 { return s.host.limit - s.host.spent }
 
+// moveSteps is how long the moves of one step may take in decode steps, where those are slow.
+const moveSteps = 1.5
+
 // limitMoves sets how long moves may take in the step that is planned, for everybody waits for them: where nothing decodes, half of
 // what such a step may take. Otherwise copyLimit, or, where steps are slow, what prompt rows might take beside the decode rows; they
 // get the less for it. In what is planned last, which comes on top of them, copyLimit.
@@ -139,7 +142,7 @@ func (s *Scheduler) limitMoves(last bool) {
 		h.limit = min(h.limit, h.spent+copyLimit)
 	default:
 		base := s.decodeTime()
-		h.limit = max(copyLimit, min((targetFactorCPU-1)*base, s.stepTarget(base)-base))
+		h.limit = max(copyLimit, min(moveSteps*base, s.stepTarget(base)-base))
 	}
 }
 
