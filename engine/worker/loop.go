@@ -51,8 +51,9 @@ type loop struct {
 	// context is the most tokens of one sequence.
 	context int
 
-	mu    sync.Mutex // guards inbox
+	mu    sync.Mutex // guards inbox and ended
 	inbox []message
+	ended bool // run is over
 	wake  chan struct{} // holds one token when the inbox is not empty
 	stop  chan struct{} // closed to end run
 	ids   atomic.Uint64
@@ -110,6 +111,13 @@ func newLoop(m Model, cfg batch.Config, notes io.Writer, log *slog.Logger) (*loo
 // post puts a message into the inbox. Any goroutine; never blocks.
 func (l *loop) post(m message) {
 	l.mu.Lock()
+	if l.ended {
+		l.mu.Unlock()
+		if m.job != nil {
+			m.job.close()
+		}
+		return
+	}
 	l.inbox = append(l.inbox, m)
 	l.mu.Unlock()
 	select {
@@ -441,8 +449,17 @@ func (l *loop) logprob(r Row, t engine.Token) *enginepb.TokenLogprob {
 	return out
 }
 
-// closeAll frees the samplers of jobs that still run.
+// closeAll frees the samplers of jobs that still run, and of those that came too late.
 func (l *loop) closeAll() {
+	l.mu.Lock()
+	l.ended = true
+	for _, m := range l.inbox {
+		if m.job != nil {
+			m.job.close()
+		}
+	}
+	l.inbox = nil
+	l.mu.Unlock()
 	for _, j := range l.jobs {
 		j.close()
 	}

@@ -473,6 +473,7 @@ func TestBackendFailureEndsTheLoop(t *testing.T) {
 	if !errors.Is(err, ErrBackend) {
 		t.Errorf("the loop ended with %v", err)
 	}
+	r.submit(request(prompt(20, 9), 50)) // too late: nobody takes it, and its samplers are closed all the same
 }
 
 // codeAfter says OK for n steps and code from then on.
