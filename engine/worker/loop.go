@@ -53,7 +53,7 @@ type loop struct {
 
 	mu    sync.Mutex // guards inbox and ended
 	inbox []message
-	ended bool // run is over
+	ended bool          // run is over
 	wake  chan struct{} // holds one token when the inbox is not empty
 	stop  chan struct{} // closed to end run
 	ids   atomic.Uint64
