@@ -118,10 +118,7 @@ const (
 
 // fillTime predicts an evaluation with prefill rows, beside decodes or not.
 func (m *costModel) fillTime(e evaluation, beside bool) (float64, bool) {
-	first, second := &m.alone, &m.beside
-	if beside {
-		first, second = second, first
-	}
+	first, second := m.fills(beside), m.fills(!beside)
 	if !first.size.knows(e.rows) && second.size.knows(e.rows) {
 		first = second
 	}
@@ -155,13 +152,16 @@ func (m *costModel) predict(l load) (t float64, ok bool) {
 	return t, true
 }
 
-// seen reports whether evaluations of exactly so many rows were, in such a step.
-func (m *costModel) seen(rows int32, beside bool) bool {
+// fills is what is known of evaluations with prefill rows, beside decodes or not.
+func (m *costModel) fills(beside bool) *prefillCosts {
 	if beside {
-		return m.beside.size.knows(rows)
+		return &m.beside
 	}
-	return m.alone.size.knows(rows)
+	return &m.alone
 }
+
+// seen reports whether evaluations of exactly so many rows were, in such a step.
+func (m *costModel) seen(rows int32, beside bool) bool { return m.fills(beside).size.knows(rows) }
 
 // knows reports whether any prefill was seen.
 func (m *costModel) knows() bool { return m.alone.size.largest > 0 || m.beside.size.largest > 0 }

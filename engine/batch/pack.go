@@ -118,17 +118,20 @@ func (s *Scheduler) tryPadded(left, beside int32, base float64) {
 func (s *Scheduler) try(p packing, base float64) bool {
 	t, ok := s.timeOf(p)
 	if ok {
-		p.extra = max(t-base, leastStep) + s.perStep
+		p.extra = s.extraOf(t, base)
 		s.candidates = append(s.candidates, p)
 	}
 	return ok
 }
 
+// extraOf is what a step that takes t seconds adds to the time between tokens, beside decode rows that take base.
+func (s *Scheduler) extraOf(t, base float64) float64 { return max(t-base, leastStep) + s.perStep }
+
 // fewer is how much longer all of a prompt may take for a larger chunk now: fewer steps are fewer that others notice.
 const fewer = 1.02
 
-// pace lists what evaluations of every size take behind the first prompt, in s.paces, and returns the one with the most rows a
-// second of those that fit: what prompts come in that have not begun.
+// pace lists in s.paces what evaluations of every size take behind the first prompt, and the candidates, and returns the one with the
+// most rows a second of those that fit: what prompts come in that have not begun.
 func (s *Scheduler) pace(limit int32, base, slack float64) (large packing) {
 	s.paces = s.paces[:0]
 	beside := s.beside()
@@ -139,7 +142,7 @@ func (s *Scheduler) pace(limit int32, base, slack float64) (large packing) {
 		}
 		s.loads = append(s.loads[:0], e)
 		if t, ok := s.cost.predict(s.loads); ok {
-			s.paces = append(s.paces, packing{k: 1, each: each, extra: max(t-base, leastStep) + s.perStep})
+			s.paces = append(s.paces, packing{k: 1, each: each, extra: s.extraOf(t, base)})
 		}
 	}
 	for _, size := range sizes {
@@ -148,11 +151,10 @@ func (s *Scheduler) pace(limit int32, base, slack float64) (large packing) {
 		}
 	}
 	add(limit)
-	for _, list := range [2][]packing{s.paces, s.candidates} {
-		for _, p := range list {
-			if p.extra <= slack && (large.k == 0 || float64(p.each)/p.extra > float64(large.each)/large.extra) {
-				large = p
-			}
+	s.paces = append(s.paces, s.candidates...)
+	for _, p := range s.paces {
+		if p.extra <= slack && (large.k == 0 || float64(p.each)/p.extra > float64(large.each)/large.extra) {
+			large = p
 		}
 	}
 	return large
@@ -182,11 +184,9 @@ func (s *Scheduler) rest(rows int32, large packing) float64 {
 		return t
 	}
 	last := large.extra
-	for _, list := range [2][]packing{s.paces, s.candidates} {
-		for _, p := range list {
-			if max(p.each, p.to) >= rows && p.extra < last {
-				last = p.extra
-			}
+	for _, p := range s.paces {
+		if max(p.each, p.to) >= rows && p.extra < last {
+			last = p.extra
 		}
 	}
 	if s.cfg.NoPad { // costs are smooth there
@@ -260,7 +260,7 @@ func (s *Scheduler) tryMany(k int, first, longest int32, base float64) {
 			return
 		}
 		if t, ok := s.timeOf(p); ok {
-			p.extra = max(t-base, leastStep) + s.perStep
+			p.extra = s.extraOf(t, base)
 			s.packs = append(s.packs, p)
 		}
 	}

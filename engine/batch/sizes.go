@@ -222,15 +222,16 @@ func (c *prefillCosts) observe(rows, kv int32, t float64, online bool) {
 // observeDepth learns that an evaluation took more seconds than its rows alone do, because it read kv cells.
 func (c *prefillCosts) observeDepth(rows, kv int32, more, base float64) {
 	x := float64(rows) * float64(kv) / 1024
+	likely := func(w *slope) bool { return base+more < outlier*(base+w.of()*x) }
 	p, _ := c.size.at(rows)
 	own := &p.deep
 	if own.den == 0 { // the first one of its size is judged by the others: it may have compiled something
 		own = &c.deep
 	}
-	if own.den == 0 || base+more < outlier*(base+own.of()*x) {
+	if own.den == 0 || likely(own) {
 		p.deep.observe(x, more, forgetDeep)
 	}
-	if base+more < outlier*(base+c.deep.of()*x) {
+	if likely(&c.deep) {
 		c.deep.observe(x, more, forgetDepth)
 	}
 }

@@ -113,11 +113,14 @@ type ContextParams struct {
 	Perf bool // measure times for Perf; costs a synchronisation per decode
 }
 
+// PadCells rounds up as llama.cpp rounds a context.
+func PadCells(n int) int { return (n + 255) / 256 * 256 }
+
 // WindowCells is the size of a window cache that is not full-size (SWAFull): the windows of the sequences that share it and one
 // evaluation of ubatch tokens, padded to 256 cells, in a context of ctx cells. No call reports it, so this repeats llama.cpp's own sum
 // (src/llama-kv-cache-iswa.cpp: size_swa). TestLockstep would fail with any other size.
 func WindowCells(window, seqs, ubatch, ctx int) int {
-	return (min(ctx, window*seqs+ubatch) + 255) / 256 * 256
+	return PadCells(min(ctx, window*seqs+ubatch))
 }
 
 // Context is a KV memory with its compute buffers. One goroutine at a time may

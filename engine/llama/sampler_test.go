@@ -544,24 +544,30 @@ func BenchmarkSampleTopP(b *testing.B) {
 		for _, set := range [][2]float32{{1, 0.95}, {0.7, 0.95}, {1.5, 0.95}, {1, 0.5}, {1, 0.1}, {1.5, 0.1}} {
 			for _, rows := range []int{1, n} {
 				b.Run(fmt.Sprintf("%s/temp%g-p%g/rows%d", kind, set[0], set[1], rows), func(b *testing.B) {
-					s := newSampler(b, vocab, 1, false)
-					var jobs []llama.Job
-					for i := range rows {
-						p := llama.NewSampleParams()
-						p.Temperature, p.TopP = set[0], set[1]
-						jobs = append(jobs, llama.Job{Row: newRow(b, vocab, p), Index: i})
-					}
-					in := rowsOf(b, logits...)
-					for b.Loop() {
-						if err := s.Sample(in, jobs); err != nil {
-							b.Fatal(err)
-						}
-					}
-					b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*rows), "ns/row")
+					p := llama.NewSampleParams()
+					p.Temperature, p.TopP = set[0], set[1]
+					benchmarkRows(b, logits, rows, 1, p)
 				})
 			}
 		}
 	}
+}
+
+// benchmarkRows samples the first so many rows of logits in each step.
+func benchmarkRows(b *testing.B, logits [][]float32, rows, threads int, p llama.SampleParams) {
+	vocab := len(logits[0])
+	s := newSampler(b, vocab, threads, false)
+	var jobs []llama.Job
+	for i := range rows {
+		jobs = append(jobs, llama.Job{Row: newRow(b, vocab, p), Index: i})
+	}
+	in := rowsOf(b, logits...)
+	for b.Loop() {
+		if err := s.Sample(in, jobs); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*rows), "ns/row")
 }
 
 // Thirty-two different rows a step: what the pool gains, and what each row
@@ -575,20 +581,9 @@ func BenchmarkSampleRows(b *testing.B) {
 	}
 	for _, threads := range []int{1, 2, 4} {
 		b.Run(fmt.Sprintf("threads%d", threads), func(b *testing.B) {
-			s := newSampler(b, vocab, threads, false)
-			var jobs []llama.Job
-			for i := range n {
-				p := llama.NewSampleParams()
-				p.TopK, p.TopP, p.Temperature = 40, 0.95, 0.8
-				jobs = append(jobs, llama.Job{Row: newRow(b, vocab, p), Index: i})
-			}
-			rows := rowsOf(b, logits...)
-			for b.Loop() {
-				if err := s.Sample(rows, jobs); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/row")
+			p := llama.NewSampleParams()
+			p.TopK, p.TopP, p.Temperature = 40, 0.95, 0.8
+			benchmarkRows(b, logits, n, threads, p)
 		})
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"hearth/engine/batch"
 )
 
-func TestLayoutFollowsTheLoad(t *testing.T) {
-	cfg := batch.Config{Cells: 2048, Context: 512, Sequences: 4, Parking: 8, Chunk: 64, Outputs: 4}
-	m := newFakeModel(cfg)
+// following is a loop whose layout follows the load: its scheduler knows what the layouts cost, and both are prepared.
+func following(t *testing.T, m Model, cfg batch.Config, costs batch.LayoutCosts) *loop {
+	t.Helper()
 	l, err := newLoop(m, cfg, io.Discard, testLog(t))
 	if err != nil {
 		t.Fatal(err)
@@ -21,9 +21,15 @@ func TestLayoutFollowsTheLoad(t *testing.T) {
 	other := cfg
 	other.Layout = batch.LayoutStreams
 	l.layouts = map[batch.Layout]layoutState{batch.LayoutUnified: {cfg: cfg}, batch.LayoutStreams: {cfg: other}}
+	l.sched.AutoLayout(costs)
+	return l
+}
+
+func TestLayoutFollowsTheLoad(t *testing.T) {
+	cfg := batch.Config{Cells: 2048, Context: 512, Sequences: 4, Parking: 8, Chunk: 64, Outputs: 4}
+	m := newFakeModel(cfg)
 	// As measured on a GPU: a cell costs four times as much in the unified layout.
-	l.sched.AutoLayout(batch.LayoutCosts{Base: 4e-3, UnifiedCell: 4e-7 * 100, StreamsCell: 1e-7 * 100, Evaluation: 4e-3})
-	r := newRigOf(t, m, l)
+	r := newRigOf(t, m, following(t, m, cfg, batch.LayoutCosts{Base: 4e-3, UnifiedCell: 4e-7 * 100, StreamsCell: 1e-7 * 100, Evaluation: 4e-3}))
 	var ids []uint64
 	for i := range 40 {
 		ids = append(ids, r.submit(request(prompt(100+i, i), 100)))
@@ -57,15 +63,7 @@ func TestLayoutChangesUnderConstantLoad(t *testing.T) {
 		cfg := batch.Config{Cells: 2048, Context: 512, Sequences: 3, Parking: 8, Chunk: 64, Outputs: 3}
 		m := newFakeModel(cfg)
 		m.decode = func([]batch.Row) { <-time.After(10 * time.Millisecond) }
-		l, err := newLoop(m, cfg, io.Discard, testLog(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		other := cfg
-		other.Layout = batch.LayoutStreams
-		l.layouts = map[batch.Layout]layoutState{batch.LayoutUnified: {cfg: cfg}, batch.LayoutStreams: {cfg: other}}
-		l.sched.AutoLayout(batch.LayoutCosts{Base: 4e-3, UnifiedCell: 4e-5, StreamsCell: 1e-5})
-		r := newRigOf(t, m, l)
+		r := newRigOf(t, m, following(t, m, cfg, batch.LayoutCosts{Base: 4e-3, UnifiedCell: 4e-5, StreamsCell: 1e-5}))
 		var ids []uint64
 		for i := range 30 {
 			ids = append(ids, r.submit(request(prompt(50+i, i), 300+i*37%130)))

@@ -144,12 +144,11 @@ func (l *loop) run() error {
 		l.drain()
 		l.flush() // refusals do not wait for a step
 		idle, err := l.oneStep()
-		if err != nil {
-			l.flush()
-			return err
-		}
 		// At once: what is told while the next step is computed waits for its graph to be built, one step's longer than another's.
 		l.flush()
+		if err != nil {
+			return err
+		}
 		if !idle {
 			continue
 		}

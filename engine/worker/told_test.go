@@ -57,15 +57,7 @@ func TestAnswersEndBeforeTheLayoutChanges(t *testing.T) {
 		cfg := batch.Config{Cells: 2048, Context: 512, Sequences: 4, Parking: 8, Chunk: 64, Outputs: 4}
 		m := &slowRelayout{fakeModel: newFakeModel(cfg)}
 		m.decode = func([]batch.Row) { <-time.After(time.Millisecond) }
-		l, err := newLoop(m, cfg, io.Discard, testLog(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		other := cfg
-		other.Layout = batch.LayoutStreams
-		l.layouts = map[batch.Layout]layoutState{batch.LayoutUnified: {cfg: cfg}, batch.LayoutStreams: {cfg: other}}
-		l.sched.AutoLayout(batch.LayoutCosts{Base: 4e-3, UnifiedCell: 4e-5, StreamsCell: 1e-5, Evaluation: 4e-3})
-		r := newRigOf(t, m.fakeModel, l)
+		r := newRigOf(t, m.fakeModel, following(t, m, cfg, batch.LayoutCosts{Base: 4e-3, UnifiedCell: 4e-5, StreamsCell: 1e-5, Evaluation: 4e-3}))
 		var ids []uint64
 		for i := range 24 {
 			ids = append(ids, r.submit(request(prompt(100+i, i), 100)))

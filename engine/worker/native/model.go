@@ -216,7 +216,7 @@ func (m *model) Relayout(l batch.Layout) (batch.Config, error) {
 // initEmbedding makes a context whose one step can hold a longest text, or many short ones.
 func (m *model) initEmbedding(mi llama.ModelInfo) error {
 	limit := cmp.Or(m.spec.Context, min(cmp.Or(mi.CtxTrain, 512), engine.DefaultContext))
-	tokens := max(limit, cmp.Or(m.spec.Chunk, 2048))
+	tokens := llama.PadCells(max(limit, cmp.Or(m.spec.Chunk, 2048)))
 	seqs := cmp.Or(m.spec.MaxSequences, 64)
 	cores := m.spec.Threads
 	if cores == 0 {
@@ -232,7 +232,7 @@ func (m *model) initEmbedding(mi llama.ModelInfo) error {
 		pool = llama.PoolingMean // a chat model asked for embeddings
 	}
 	return m.newContext(llama.ContextParams{
-		Ctx: pad256(tokens), Batch: pad256(tokens), UBatch: pad256(tokens), SeqMax: seqs, Threads: cores,
+		Ctx: tokens, Batch: tokens, UBatch: tokens, SeqMax: seqs, Threads: cores,
 		Flash: flash(m.spec.FlashAttention), KVUnified: true, SWAFull: true, Embeddings: true, Pooling: pool,
 	})
 }

@@ -24,9 +24,6 @@ type sizes struct {
 	why       string // of window, for people; empty where there is nothing to choose
 }
 
-// pad256 rounds up as llama.cpp rounds a context.
-func pad256(n int) int { return (n + 255) / 256 * 256 }
-
 // cacheShare: of the memory beside the weights one part in so many is left to compute buffers.
 const cacheShare = 5
 
@@ -47,7 +44,7 @@ func choose(s *engine.LoadSpec, info *llama.ModelInfo, window int, kv kvCost, me
 			z.context = min(z.context, info.CtxTrain)
 		}
 	}
-	z.context = pad256(z.context)
+	z.context = llama.PadCells(z.context)
 	z.sequences = cmp.Or(s.MaxSequences, engine.DefaultMaxSequences)
 	z.unified = s.KVLayout != "streams"
 	z.chunk = max(cmp.Or(s.Chunk, engine.DefaultChunk), z.sequences) // a step must hold one row of every sequence
@@ -55,7 +52,7 @@ func choose(s *engine.LoadSpec, info *llama.ModelInfo, window int, kv kvCost, me
 	case !z.unified:
 		z.cells = z.context * z.sequences
 	case s.Cells > 0:
-		z.cells = max(pad256(s.Cells), z.context)
+		z.cells = max(llama.PadCells(s.Cells), z.context)
 	default:
 		z.cells = z.context // one context's worth is what a single user needs and what other servers allocate
 	}
