@@ -127,16 +127,19 @@ func (l *loop) warms() bool { return l.later != nil && len(l.later.missed) > 0 }
 
 // wait is how long a quiet moment must have lasted for what is next.
 func (l *loop) wait() time.Duration {
+	if l.wished {
+		return l.quiet / 2
+	}
 	if !l.warms() && (l.tries > 0 || l.sched.Stats().CellsUsed > 0) {
 		return compareWait * l.quiet
 	}
 	return l.quiet
 }
 
-// rest waits for a message or the end, and goes on with the warm-up when there is time.
+// rest waits for a message or the end, and changes the layout or goes on with the warm-up when there is time.
 func (l *loop) rest() error {
 	var quiet <-chan time.Time
-	if l.here != nil || l.warms() {
+	if l.here != nil || l.warms() || l.wished {
 		t := time.NewTimer(l.wait())
 		defer t.Stop()
 		quiet = t.C
@@ -145,6 +148,9 @@ func (l *loop) rest() error {
 	case <-l.wake:
 	case <-l.stop:
 	case <-quiet:
+		if l.wished {
+			return l.relayout()
+		}
 		_, err := l.warmLater()
 		return err
 	}

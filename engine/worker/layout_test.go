@@ -25,35 +25,48 @@ func following(t *testing.T, m Model, cfg batch.Config, costs batch.LayoutCosts)
 	return l
 }
 
+// TestLayoutFollowsTheLoad changes the layout when nobody has asked for anything for a second, and not before: between two waves of requests it
+// would make the second one wait.
 func TestLayoutFollowsTheLoad(t *testing.T) {
-	cfg := batch.Config{Cells: 2048, Context: 512, Sequences: 4, Parking: 8, Chunk: 64, Outputs: 4}
-	m := newFakeModel(cfg)
-	// As measured on a GPU: a cell costs four times as much in the unified layout.
-	r := newRigOf(t, m, following(t, m, cfg, batch.LayoutCosts{Base: 4e-3, UnifiedCell: 4e-7 * 100, StreamsCell: 1e-7 * 100, Evaluation: 4e-3}))
-	var ids []uint64
-	for i := range 40 {
-		ids = append(ids, r.submit(request(prompt(100+i, i), 100)))
-	}
-	for i, id := range ids {
-		if o := r.result(id); !slices.Equal(o.tokens[0], truth(prompt(100+i, i), 100)) {
-			t.Fatalf("request %d: %v", i, o.failed)
+	synctest.Test(t, func(t *testing.T) {
+		cfg := batch.Config{Cells: 2048, Context: 512, Sequences: 4, Parking: 8, Chunk: 64, Outputs: 4}
+		m := newFakeModel(cfg)
+		// As measured on a GPU: a cell costs four times as much in the unified layout.
+		r := newRigOf(t, m, following(t, m, cfg, batch.LayoutCosts{Base: 4e-3, UnifiedCell: 4e-7 * 100, StreamsCell: 1e-7 * 100, Evaluation: 4e-3}))
+		layouts := func() []batch.Layout {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return slices.Clone(m.relaid)
 		}
-	}
-	// Nothing runs: the scheduler may have proposed it after the last one.
-	o := r.result(r.submit(request(prompt(50, 3), 20)))
-	if !slices.Equal(o.tokens[0], truth(prompt(50, 3), 20)) {
-		t.Error("wrong answer after the change")
-	}
-	r.mu.Lock()
-	if r.stats.KVLayout != "streams" {
-		t.Errorf("says that the layout is %q", r.stats.KVLayout)
-	}
-	r.mu.Unlock()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !slices.Contains(m.relaid, batch.LayoutStreams) {
-		t.Errorf("the layout was changed to %v", m.relaid)
-	}
+		for wave := range 2 {
+			var ids []uint64
+			for i := range 40 {
+				ids = append(ids, r.submit(request(prompt(100+i, i+wave), 100)))
+			}
+			for i, id := range ids {
+				if o := r.result(id); !slices.Equal(o.tokens[0], truth(prompt(100+i, i+wave), 100)) {
+					t.Fatalf("request %d: %v", i, o.failed)
+				}
+			}
+			if len(layouts()) > 0 {
+				t.Fatal("the layout was changed at once")
+			}
+			<-time.After(warmWait / 4)
+		}
+		<-time.After(warmWait)
+		if got := layouts(); !slices.Equal(got, []batch.Layout{batch.LayoutStreams}) {
+			t.Errorf("the layout was changed to %v", got)
+		}
+		o := r.result(r.submit(request(prompt(50, 3), 20)))
+		if !slices.Equal(o.tokens[0], truth(prompt(50, 3), 20)) {
+			t.Error("wrong answer after the change")
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.stats.KVLayout != "streams" {
+			t.Errorf("says that the layout is %q", r.stats.KVLayout)
+		}
+	})
 }
 
 // TestLayoutChangesUnderConstantLoad has requests of different lengths that leave no moment without a running one: the change

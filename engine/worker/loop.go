@@ -82,7 +82,8 @@ type loop struct {
 	layouts  map[batch.Layout]layoutState // empty unless the model can change its layout
 	wish     batch.Layout
 	wished   bool
-	outliers int // slow steps in a row
+	outliers int           // slow steps in a row
+	settled  time.Duration // until then, what steps take says nothing about others
 	later    *warmer
 	here     *layoutState  // of the context, until both layouts were compared; nil: they were, or there is one
 	quiet    time.Duration // warmWait, but for tests
@@ -261,7 +262,7 @@ func (l *loop) oneStep() (idle bool, err error) {
 	l.tell()
 	if step.Idle() {
 		l.publish()
-		if l.wished {
+		if l.paused() {
 			return false, l.relayout()
 		}
 		return true, nil
@@ -309,11 +310,17 @@ func (l *loop) oneStep() (idle bool, err error) {
 	if decodeOnly {
 		l.phases.note(l, rows, planned-start, res.Duration, sampled-planned-res.Duration, l.now()-sampled)
 	}
-	if l.wished {
+	if len(step.Rows) > 0 {
+		l.wished = l.wished && l.sched.Stats().Running == 0
+	} else if l.paused() {
 		return false, l.relayout()
 	}
 	return false, nil
 }
+
+// paused reports whether the scheduler made a pause for another layout: then requests wait for it. A wish that came because nobody asks for
+// anything is for a quiet moment (rest): between two waves of requests a change would make the second one wait.
+func (l *loop) paused() bool { return l.wished && l.sched.Stats().Jobs > 0 }
 
 // slowStep is the least duration of a step, or of a move to or from host memory, that is worth a line in the log, slowFactor how far
 // above its prediction a step is then.
@@ -322,6 +329,9 @@ const (
 	slowFactor = 5
 	// maxOutliers is how many steps in a row may be put down to chance.
 	maxOutliers = 2
+	// outlierSettle is for how long after one steps teach nothing: a GPU that waited for a compilation lowered its clocks meanwhile. (Eight rows
+	// took 65 to 46 ms for 0.3 s, and 14 from then on: with those in it, cells seemed to cost nothing, and unrelated prefixes stayed.)
+	outlierSettle = 500 * time.Millisecond
 )
 
 // outlier says whether a step took so long that the cost model should not learn from it: it compiled a pipeline that the
@@ -330,12 +340,16 @@ const (
 func (l *loop) outlier(step *batch.Step, took time.Duration) bool {
 	if took < slowStep || step.Predicted <= 0 || took < slowFactor*step.Predicted {
 		l.outliers = 0
-		return false
+		return l.now() < l.settled
 	}
 	l.log.Warn("slow step", "took", took, "predicted", step.Predicted, "decodes", step.Decodes, "prefill", step.Prefills,
 		"pads", step.Pads, "evaluations", step.Evaluations, "cells", l.stats.Load().CellsUsed)
-	l.outliers++
-	return l.outliers <= maxOutliers
+	if l.outliers++; l.outliers > maxOutliers {
+		l.settled = 0
+		return false
+	}
+	l.settled = l.now() + outlierSettle
+	return true
 }
 
 // judge decides what a decode's code means for the worker; the scheduler decides what it means for the requests.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"hearth/engine"
@@ -748,19 +749,31 @@ func TestRehearsalFitsEveryConfig(t *testing.T) {
 }
 
 func TestOneSlowStepIsNotLearnt(t *testing.T) {
-	m := newFakeModel(smallConfig())
-	l, err := newLoop(m, m.cfg, io.Discard, testLog(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	step := &batch.Step{Predicted: 10 * time.Millisecond}
-	got := []bool{}
-	for _, took := range []time.Duration{
-		8 * time.Millisecond, time.Second, 9 * time.Millisecond, time.Second, time.Second, time.Second, time.Second, 200 * time.Millisecond,
-	} {
-		got = append(got, l.outlier(step, took))
-	}
-	if want := []bool{false, true, false, true, true, false, false, false}; !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		m := newFakeModel(smallConfig())
+		l, err := newLoop(m, m.cfg, io.Discard, testLog(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		step := &batch.Step{Predicted: 10 * time.Millisecond}
+		for i, c := range []struct {
+			took, wait time.Duration
+			outlier    bool
+		}{
+			{8 * time.Millisecond, 0, false},
+			{time.Second, 0, true},
+			{60 * time.Millisecond, 0, true}, // the clocks are low
+			{9 * time.Millisecond, outlierSettle + 1, false},
+			{time.Second, 0, true},
+			{time.Second, 0, true},
+			{time.Second, 0, false}, // three in a row are the truth
+			{time.Second, 0, false},
+			{200 * time.Millisecond, 0, false},
+		} {
+			<-time.After(c.wait)
+			if got := l.outlier(step, c.took); got != c.outlier {
+				t.Errorf("step %d of %v: %v", i, c.took, got)
+			}
+		}
+	})
 }
