@@ -58,6 +58,9 @@ func TestWindowCacheReuse(t *testing.T) {
 				return got, got.usage.CachedTokens
 			}
 			first, _ := both("first turn", toks)
+			for range 3 { // others take every cell that it no longer sees
+				mustAsk(t, m, greedy(words(100, 2), 200))
+			}
 			turn := append(append(slices.Clone(toks), first.tokens[0]...), toks[7:40]...)
 			if _, n := both("second turn", turn); n < len(toks) {
 				t.Errorf("%d of %d tokens of the conversation were cached", n, len(toks))

@@ -145,11 +145,12 @@ func (m *memory) stage(rows []Row, id int32) {
 	}
 }
 
-// reusable reports whether a sequence can start from the first n tokens of the id (facts: a prefix p of an iSWA cache
-// is whole iff pos_min <= max(0, p-n_swa)).
+// reusable reports whether a sequence can start from the first n tokens of the id: whether what position n sees, which are the window-1
+// before it, is there. The library lets other sequences take every cell but those of what the next position sees, so this is all that a
+// cached prefix keeps for sure; with one position more asked of it, none is of use once others have been through the pool.
 func (m *memory) reusable(id int, n int32) bool {
 	w, i := m.winOf(id)
-	return w == nil || (w.Len(i) > 0 && w.First(i) <= max(0, n-m.window))
+	return w == nil || (w.Len(i) > 0 && w.First(i) <= max(0, n-m.window+1))
 }
 
 // alone is how many tokens at the end of the id's sequence are in cells that it does not share.
