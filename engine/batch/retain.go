@@ -208,7 +208,7 @@ func (s *Scheduler) evictID(keep, top int) int {
 		if r != nil || id == keep || s.mem.lens[id] == 0 {
 			continue
 		}
-		if v := s.value(id) * float64(1+s.mem.alone(id)); best < 0 || v < bestValue {
+		if v := s.value(id) * float64(1+s.lost(id)); best < 0 || v < bestValue {
 			best, bestValue = id, v
 		}
 	}
@@ -216,6 +216,23 @@ func (s *Scheduler) evictID(keep, top int) int {
 		s.evictAll(best)
 	}
 	return best
+}
+
+// lost is how many tokens must be computed again when what an idle id holds goes and is wanted: those that it alone keeps, or, where only
+// whole states are of use, those behind the next shorter one. Its cells say nothing of that: a system prompt's state shares all of them.
+func (s *Scheduler) lost(id int) int32 {
+	n := s.mem.lens[id]
+	if !s.cfg.Recurrent {
+		return s.mem.alone(id)
+	}
+	shorter := int32(0)
+	s.above = s.tree.Above(id, s.above[:0])
+	for _, o := range s.above {
+		if s.runs[o] == nil {
+			shorter = max(shorter, s.tree.Have(int(o)))
+		}
+	}
+	return n - min(n, shorter)
 }
 
 // evictAll empties an id that holds a cached prefix.
