@@ -1,5 +1,7 @@
 package batch
 
+import "slices"
+
 // A recurrent state cannot be cut back, so a prefix is of use only where a state of exactly its length was kept. States
 // are shared copy-on-write between ids, which makes an idle id a checkpoint that costs nothing until it is used.
 
@@ -40,10 +42,17 @@ func (s *Scheduler) checkpoints() {
 		if r == nil || r.state != statePrefill || r.have < minKeep || !s.tree.Holds(int(r.id)) {
 			continue
 		}
-		if (r.have == s.mark(r, r.have) || (r.have == r.stop && len(s.waiting) > 0)) && r.have > r.cached {
+		if (r.have == s.mark(r, r.have) || (r.have == r.stop && len(s.waiting) > 0)) && r.have > r.cached && !s.kept(r) {
 			s.checkpoint(r)
 		}
 	}
+}
+
+// kept reports whether an idle id holds the state that a run is at: it stays there while other rows have their turn, and another copy
+// would cost a cached state its id each time.
+func (s *Scheduler) kept(r *run) bool {
+	s.above = s.tree.Above(int(r.id), s.above[:0])
+	return slices.ContainsFunc(s.above, func(o int32) bool { return s.runs[o] == nil && s.tree.Have(int(o)) == r.have })
 }
 
 // checkpoint copies a run's state to an idle id, if there is one to spare.

@@ -32,3 +32,21 @@ func TestSharedStateStays(t *testing.T) {
 		}
 	}
 }
+
+// A state is kept once while other rows have their turn, and costs one cached state its id.
+func TestStateIsKeptOnce(t *testing.T) {
+	w := newWorld(t, batch.Config{Cells: 4096, Context: 512, Sequences: 8, MaxRunning: 2, Chunk: 64, Recurrent: true})
+	rng := rand.New(rand.NewPCG(1, 2))
+	for id := range batch.JobID(6) {
+		w.must(w.submit(batch.Job{ID: id, Prompt: random(rng, 100), MaxTokens: 2, Cache: true}))
+		w.run(100)
+	}
+	w.must(w.submit(batch.Job{ID: 20, Prompt: random(rng, 10), MaxTokens: 100}))
+	w.turn()
+	before := w.s.Stats().Evictions
+	w.must(w.submit(batch.Job{ID: 21, Prompt: random(rng, 100), MaxTokens: 2, Cache: true, Marks: []int{40, 70}}))
+	w.run(1000)
+	if n := w.s.Stats().Evictions - before; n > 4 { // for the prompt itself, two marks and its end
+		t.Errorf("%d cached states went for three kept ones", n)
+	}
+}
