@@ -82,7 +82,7 @@ type loop struct {
 	layouts  map[batch.Layout]layoutState // empty unless the model can change its layout
 	wish     batch.Layout
 	wished   bool
-	outliers int           // slow steps in a row
+	outliers [2]int        // slow steps in a row, of those without prompt rows and of those with some
 	settled  time.Duration // until then, what steps take says nothing about others
 	later    *warmer
 	here     *layoutState  // of the context, until both layouts were compared; nil: they were, or there is one
@@ -338,13 +338,14 @@ const (
 // warm-up missed, or the machine was busy with something else. (Learnt, one such step of 2 s kept prefills at their
 // minimum for 500 steps.) Several in a row are the truth.
 func (l *loop) outlier(step *batch.Step, took time.Duration) bool {
+	in := &l.outliers[min(step.Prefills, 1)] // where the two take turns, one of them may be slow for good
 	if took < slowStep || step.Predicted <= 0 || took < slowFactor*step.Predicted {
-		l.outliers = 0
+		*in = 0
 		return l.now() < l.settled
 	}
 	l.log.Warn("slow step", "took", took, "predicted", step.Predicted, "decodes", step.Decodes, "prefill", step.Prefills,
 		"pads", step.Pads, "evaluations", step.Evaluations, "cells", l.stats.Load().CellsUsed)
-	if l.outliers++; l.outliers > maxOutliers {
+	if *in++; *in > maxOutliers {
 		l.settled = 0
 		return false
 	}

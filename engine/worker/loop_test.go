@@ -777,3 +777,24 @@ func TestOneSlowStepIsNotLearnt(t *testing.T) {
 		}
 	})
 }
+
+// Where prompts and decode rows take turns, prompts that have become slow for good show it all the same.
+func TestSlowTurnsAreLearnt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newFakeModel(smallConfig())
+		l, err := newLoop(m, m.cfg, io.Discard, testLog(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		decode := &batch.Step{Decodes: 8, Predicted: 10 * time.Millisecond}
+		prompt := &batch.Step{Prefills: 64, Predicted: 50 * time.Millisecond}
+		for i := range 6 {
+			if got := l.outlier(prompt, 300*time.Millisecond); got != (i < maxOutliers) {
+				t.Errorf("prompt %d: %v", i, got)
+			}
+			if got := l.outlier(decode, 50*time.Millisecond); got != (i < maxOutliers) { // the clocks are low, perhaps
+				t.Errorf("decode rows behind prompt %d: %v", i, got)
+			}
+		}
+	})
+}
