@@ -302,3 +302,29 @@ func TestRelayoutForgetsMismatches(t *testing.T) {
 	w.must(w.submit(job))
 	w.run(100)
 }
+
+// TestDrainEndsWithItsLastJob: when all are gone in the middle of a pause, the layout changes then, and not when somebody comes.
+func TestDrainEndsWithItsLastJob(t *testing.T) {
+	w, submit := drainWorld(t, 10*time.Millisecond)
+	for steps := 0; w.s.Stats().Running > 2 || w.s.Stats().Waiting <= 3; steps++ {
+		for len(w.jobs) < 8 {
+			submit()
+		}
+		if w.turn(); w.wish != nil || steps > 4000 {
+			t.Fatalf("no pause before step %d, wishes %v", steps, w.wish)
+		}
+	}
+	for id := range w.jobs {
+		w.s.Cancel(w.now, id)
+	}
+	w.run(10)
+	if w.wish == nil || *w.wish != batch.LayoutStreams {
+		t.Errorf("with nothing left to do it wishes %v", w.wish)
+	}
+	w.wish = nil
+	w.now += time.Hour
+	submit()
+	if w.turn(); w.wish != nil {
+		t.Error("a request waits for another layout")
+	}
+}
