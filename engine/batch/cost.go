@@ -23,6 +23,17 @@ type costModel struct {
 	origin [len(buckets)]int32   // span of the first observation: what does not vary must not look like a slope
 	alone  prefillCosts          // an evaluation of prefill rows in a step without decode rows
 	beside prefillCosts          // in a step with decode rows: what it adds to them if it is one of its own, all of it if not
+	forgot time.Duration         // when prices were last forgotten
+}
+
+// forget takes back, once a while, the prices that nothing contradicts.
+func (m *costModel) forget(now time.Duration) {
+	if now-m.forgot < priceKept {
+		return
+	}
+	m.forgot = now
+	m.alone.size.forget()
+	m.beside.size.forget()
 }
 
 // newCostModel knows nothing yet; tiles says that the device computes by tiles, as GPUs do.

@@ -16,6 +16,7 @@ func (s *Scheduler) Plan(now time.Duration) *Step {
 	s.sampled, s.forks = s.sampled[:0], s.forks[:0]
 	s.preempted, s.copied, s.forked = false, s.forked, 0
 	s.host.begin(s.now)
+	s.cost.forget(s.now)
 	if !s.dead && (len(s.jobs) > 0 || s.draining) && !s.endDrain() {
 		s.ensure()
 		s.limitMoves(false)

@@ -179,3 +179,49 @@ func TestLayoutsDoNotAlternate(t *testing.T) {
 		}
 	}
 }
+
+// slowed is a machine that does something else, too, for a while.
+type slowed struct {
+	machine
+	factor *float64
+}
+
+func (m slowed) time(st *batch.Step, span int) time.Duration {
+	return time.Duration(*m.factor * float64(m.machine.time(st, span)))
+}
+
+// spell is how many tokens a second n clients in streams get at last, for long prompts, when the machine was slower for some requests before.
+func spell(t *testing.T, n int, factor float64) float64 {
+	rng, now := rand.New(rand.NewPCG(1, 2)), 1.0
+	l := newClients(t, layouts[1])
+	l.gpu = slowed{busy{gpu{streams: true}, rng}, &now}
+	left := n * 40
+	l.next = func(c *client) bool {
+		left--
+		c.job = batch.Job{Prompt: random(rng, 3000), MaxTokens: 128}
+		return left >= 0
+	}
+	for range n {
+		l.send(&client{})
+	}
+	began, out := time.Duration(0), 0
+	for len(l.live) > 0 {
+		if now = 1; left > n*34 && left < n*36 {
+			now = factor
+		}
+		if left < n*16 && began == 0 {
+			began, out = l.now, l.out
+		}
+		l.step()
+	}
+	return float64(l.out-out) / (l.now - began).Seconds()
+}
+
+// Chunks that were slow for some seconds, while the machine had other work, are made again.
+func TestSlowSpellIsForgotten(t *testing.T) {
+	for n, factor := range map[int]float64{4: 3, 8: 2} {
+		if with, without := spell(t, n, factor), spell(t, n, 1); with < 0.95*without {
+			t.Errorf("%d clients: %.0f tok/s, without the spell %.0f", n, with, without)
+		}
+	}
+}
