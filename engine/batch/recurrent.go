@@ -64,5 +64,6 @@ func (s *Scheduler) checkpoint(r *run) {
 	n := min(int(r.have), len(r.job.Prompt))
 	s.tree.Insert(r.job.key, id, r.job.Prompt[:n], r.gen[:int(r.have)-n], r.have, s.now)
 	s.copy(int(r.id), id, r.have)
+	s.rent[id] = 0
 	s.dedupe(id)
 }

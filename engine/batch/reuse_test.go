@@ -54,3 +54,20 @@ func TestReuseIsLearnedFromRequests(t *testing.T) {
 		t.Errorf("after 30 turns of a conversation a share of %.2f is taken to be reused", s.reuse)
 	}
 }
+
+// A state that is kept on the id of a prefix that has paid its rent begins with none.
+func TestKeptStateOwesNothing(t *testing.T) {
+	d := newDrill(t, Config{Recurrent: true, Cells: 4096, Context: 1024, Sequences: 4, MaxRunning: 1, Chunk: 64}, func(st *Step) time.Duration {
+		return 10 * time.Millisecond
+	})
+	for id := range d.s.rent {
+		d.s.rent[id] = 1 // as they went with
+	}
+	d.submit(1, 200, 2)
+	d.finish(1)
+	for id := range d.s.runs {
+		if d.s.tree.Holds(id) && d.s.rent[id] > 0 {
+			t.Errorf("id %d: a state of %d tokens has %v s to pay", id, d.s.tree.Have(id), d.s.rent[id])
+		}
+	}
+}
