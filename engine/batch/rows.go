@@ -77,7 +77,7 @@ func (s *Scheduler) addSample(r *run, row int32) {
 }
 
 // forkSiblings starts other choices of the job from the row behind the prompt: they sample from the same logits and
-// share the prompt's cells. Those that find no id or no cells stay in the queue and find the prompt cached later.
+// share the prompt's cells. Those that find no id, no cells or no time to copy them in stay in the queue and find the prompt cached later.
 func (s *Scheduler) forkSiblings(lead *run, row int32) {
 	if s.cfg.NoCopy {
 		return
@@ -90,6 +90,9 @@ func (s *Scheduler) forkSiblings(lead *run, row int32) {
 		}
 		committed += s.reserve(r)
 		if s.mem.base != nil && committed > s.cfg.Cells {
+			return
+		}
+		if n := len(s.forks); n > 0 && float64(n+1)*s.copyTime() > copyLimit {
 			return
 		}
 		id := s.freeID(int(lead.id))
