@@ -45,8 +45,23 @@ type embedJob struct {
 
 // embedText is one text of one job.
 type embedText struct {
-	job *embedJob
-	i   int
+	job    *embedJob
+	i      int
+	passed int // batches that were made since it came
+}
+
+func (t *embedText) len() int { return len(t.job.texts[t.i]) }
+
+// passedMost is how many batches a text may be too long for; then it is in the next one.
+const passedMost = 4
+
+// before orders texts. Short ones go together: a batch's attention costs the square of what is in it. But while short ones come all the
+// time a long one would never have its turn.
+func (t *embedText) before(o *embedText) int {
+	if n := max(o.passed, passedMost-1) - max(t.passed, passedMost-1); n != 0 {
+		return n
+	}
+	return t.len() - o.len()
 }
 
 func newEmbedder(m Model, log *slog.Logger) *embedder {
@@ -145,8 +160,7 @@ func (e *embedder) run() error {
 		if pending, ok = e.collect(pending); !ok {
 			return nil
 		}
-		// Short texts together: a batch's attention costs the square of what is in it.
-		slices.SortStableFunc(pending, func(a, b embedText) int { return len(a.job.texts[a.i]) - len(b.job.texts[b.i]) })
+		slices.SortStableFunc(pending, func(a, b embedText) int { return a.before(&b) })
 		n := e.fit(pending)
 		if n == 0 {
 			continue
@@ -158,6 +172,9 @@ func (e *embedder) run() error {
 			return fmt.Errorf("%w: embed: %w", ErrBackend, err)
 		}
 		pending = slices.Delete(pending, 0, n)
+		for i := range pending {
+			pending[i].passed++
+		}
 	}
 }
 
@@ -176,7 +193,7 @@ func (e *embedder) collect(pending []embedText) ([]embedText, bool) {
 		first = e.work
 		total := 0
 		for _, t := range pending {
-			total += len(t.job.texts[t.i])
+			total += t.len()
 		}
 		if total >= e.tokens || len(pending) >= e.texts {
 			return pending, true
@@ -184,7 +201,7 @@ func (e *embedder) collect(pending []embedText) ([]embedText, bool) {
 		select {
 		case j := <-first:
 			for i := range j.texts {
-				pending = append(pending, embedText{j, i})
+				pending = append(pending, embedText{job: j, i: i})
 			}
 		case <-late:
 			return pending, true
@@ -198,7 +215,7 @@ func (e *embedder) collect(pending []embedText) ([]embedText, bool) {
 func (e *embedder) fit(pending []embedText) int {
 	total := 0
 	for n, t := range pending {
-		total += len(t.job.texts[t.i])
+		total += t.len()
 		if total > e.tokens || n == e.texts {
 			return n
 		}
