@@ -106,7 +106,7 @@ func (s *Scheduler) learn(took time.Duration) {
 		s.learnUsual(t)
 	case s.copied == 0:
 		s.cost.observe(s.load, took, true)
-	case s.cfg.CopyTime > 0 && st.Predicted > 0:
+	case st.Predicted > 0:
 		s.learnCopy((took - st.Predicted).Seconds() / float64(s.copied))
 	}
 }
@@ -130,7 +130,7 @@ func (s *Scheduler) learnUsual(t float64) {
 // learnCopy corrects the price of a copy by one that seemed to take so many seconds, which is the difference of two large numbers: it
 // counts by its factor, so that what is too much and what is too little have the same weight.
 func (s *Scheduler) learnCopy(seen float64) {
-	now := s.cfg.CopyTime.Seconds()
+	now := s.copyTime()
 	factor := min(max(seen/now, 1/copyTrust), copyTrust)
 	s.cfg.CopyTime = max(time.Microsecond, toDuration(now*math.Pow(factor, copyGain)))
 }

@@ -3,6 +3,7 @@ package batch
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -254,5 +255,38 @@ func TestPaddingEvictsNothing(t *testing.T) {
 	d.submit(2, 83, 2)
 	if st := d.step(); st.Prefills != 83 || st.Pads > 0 || d.s.Stats().EvictedCells > 0 {
 		t.Errorf("%d rows computed, %d padding rows, %d cells evicted", st.Prefills, st.Pads, d.s.Stats().EvictedCells)
+	}
+}
+
+// What a copy takes is learnt where nothing was measured at load, too.
+func TestUnmeasuredCopiesAreLearnt(t *testing.T) {
+	d := newDrill(t, Config{Layout: LayoutStreams, Context: 16384, Sequences: 8, Chunk: 512, NoPad: true}, func(st *Step) time.Duration {
+		took := millis(10 + 0.5*float64(st.Prefills))
+		for _, op := range st.Ops {
+			if op.Kind == OpCopy {
+				took += 100 * time.Millisecond
+			}
+		}
+		return took
+	})
+	rng := rand.New(rand.NewPCG(1, 2))
+	trunk := make([]engine.Token, 1000)
+	for i := range trunk {
+		trunk[i] = rng.Int32N(30000)
+	}
+	for id := JobID(1); id < 400; id++ {
+		prompt := slices.Clone(trunk)
+		for range 100 {
+			prompt = append(prompt, rng.Int32N(30000))
+		}
+		if err := d.s.Submit(d.now, Job{ID: id, Prompt: prompt, MaxTokens: 20, Cache: true}); err != nil {
+			t.Fatal(err)
+		}
+		if id%6 == 0 {
+			d.finish(id)
+		}
+	}
+	if got := d.s.copyTime(); got < copyLimit || got > 0.2 { // several of them would be made in one step
+		t.Errorf("a copy of 0.1 s is thought to take %v s", got)
 	}
 }
