@@ -132,7 +132,14 @@ func (s *Scheduler) learnUsual(t float64) {
 func (s *Scheduler) learnCopy(seen float64) {
 	now := s.copyTime()
 	factor := min(max(seen/now, 1/copyTrust), copyTrust)
-	s.cfg.CopyTime = max(time.Microsecond, toDuration(now*math.Pow(factor, copyGain)))
+	s.cfg.CopyTime, s.copySeen = max(time.Microsecond, toDuration(now*math.Pow(factor, copyGain))), s.now
+}
+
+// forgetCopies takes half of what made copies dearer back when none was made for a while: those that are thought too dear are not made.
+func (s *Scheduler) forgetCopies() {
+	if s.copyFirst > 0 && s.cfg.CopyTime > s.copyFirst && s.now-s.copySeen > priceKept {
+		s.cfg.CopyTime, s.copySeen = (s.cfg.CopyTime+s.copyFirst)/2, s.now
+	}
 }
 
 const (

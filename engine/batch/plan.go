@@ -17,6 +17,7 @@ func (s *Scheduler) Plan(now time.Duration) *Step {
 	s.preempted, s.copied, s.forked = false, s.forked, 0
 	s.host.begin(s.now)
 	s.cost.forget(s.now)
+	s.forgetCopies()
 	if !s.dead && (len(s.jobs) > 0 || s.draining) && !s.endDrain() {
 		s.ensure()
 		s.limitMoves(false)

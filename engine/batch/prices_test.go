@@ -258,24 +258,27 @@ func TestPaddingEvictsNothing(t *testing.T) {
 	}
 }
 
-// What a copy takes is learnt where nothing was measured at load, too.
-func TestUnmeasuredCopiesAreLearnt(t *testing.T) {
-	d := newDrill(t, Config{Layout: LayoutStreams, Context: 16384, Sequences: 8, Chunk: 512, NoPad: true}, func(st *Step) time.Duration {
+// copies drives clients whose prompts share a trunk of some tokens, six at a time, on streams where a copy takes what it says, and took something at load.
+func copies(t *testing.T, atLoad time.Duration, trunk, clients int, copyTime func(id JobID) time.Duration) (last float64) {
+	id := JobID(0)
+	cfg := Config{Layout: LayoutStreams, Context: 16384, Sequences: 8, Chunk: 512, NoPad: true, CopyTime: atLoad}
+	d := newDrill(t, cfg, func(st *Step) time.Duration {
 		took := millis(10 + 0.5*float64(st.Prefills))
 		for _, op := range st.Ops {
 			if op.Kind == OpCopy {
-				took += 100 * time.Millisecond
+				took += copyTime(id)
 			}
 		}
 		return took
 	})
 	rng := rand.New(rand.NewPCG(1, 2))
-	trunk := make([]engine.Token, 1000)
-	for i := range trunk {
-		trunk[i] = rng.Int32N(30000)
+	shared := make([]engine.Token, trunk)
+	for i := range shared {
+		shared[i] = rng.Int32N(30000)
 	}
-	for id := JobID(1); id < 400; id++ {
-		prompt := slices.Clone(trunk)
+	for range clients {
+		id++
+		prompt := slices.Clone(shared)
 		for range 100 {
 			prompt = append(prompt, rng.Int32N(30000))
 		}
@@ -286,7 +289,26 @@ func TestUnmeasuredCopiesAreLearnt(t *testing.T) {
 			d.finish(id)
 		}
 	}
-	if got := d.s.copyTime(); got < copyLimit || got > 0.2 { // several of them would be made in one step
+	return d.s.copyTime()
+}
+
+// What a copy takes is learnt where nothing was measured at load, too.
+func TestUnmeasuredCopiesAreLearnt(t *testing.T) {
+	got := copies(t, 0, 1000, 400, func(JobID) time.Duration { return 100 * time.Millisecond })
+	if got < copyLimit || got > 0.2 { // several of them would be made in one step
 		t.Errorf("a copy of 0.1 s is thought to take %v s", got)
+	}
+}
+
+// Copies that were slow for a while are made again.
+func TestSlowCopiesAreForgotten(t *testing.T) {
+	got := copies(t, 2*time.Millisecond, 100, 4000, func(id JobID) time.Duration {
+		if id < 400 {
+			return 200 * time.Millisecond
+		}
+		return 2 * time.Millisecond
+	})
+	if got > 0.01 {
+		t.Errorf("a copy of 2 ms is thought to take %v s", got)
 	}
 }

@@ -52,15 +52,17 @@ type Scheduler struct {
 	usable, idle prefix.Usable
 	hosted       prefix.Usable
 
-	lastPrefill bool // the last step had prefill rows alone
-	afterPrompt bool // the last one that was computed had prefill rows
-	fed         bool // prefill rows alone since the last step with decode rows
-	sinceGrant  int  // decode-only steps since prefill rows were last granted
-	preempted   bool // in the step that is planned
-	copied      int  // sequences, in the step that is planned
-	forked      int  // sequences, behind the step before: the library copies when it computes the next one
-	caution     uint // halvings of the chunk after mismatches
-	mismatches  int  // in a row
+	lastPrefill bool          // the last step had prefill rows alone
+	afterPrompt bool          // the last one that was computed had prefill rows
+	fed         bool          // prefill rows alone since the last step with decode rows
+	sinceGrant  int           // decode-only steps since prefill rows were last granted
+	preempted   bool          // in the step that is planned
+	copied      int           // sequences, in the step that is planned
+	forked      int           // sequences, behind the step before: the library copies when it computes the next one
+	copyFirst   time.Duration // what a copy took at load; 0: nobody knows
+	copySeen    time.Duration // when its price was learnt or went back last
+	caution     uint          // halvings of the chunk after mismatches
+	mismatches  int           // in a row
 	scratch     []Row
 	output      float64   // running 80th percentile of output lengths, tokens
 	rent        []float64 // by id: seconds per token that a cached prefix has cost since it was last of use
@@ -117,6 +119,7 @@ func (s *Scheduler) reset(cfg Config) {
 	s.sharing, s.proposed, s.better, s.givenUp, s.draining = Sharing{}, 0, 0, 0, false
 	s.slip, s.turn, s.turns, s.afterPrompt = newSlip(), 0, turnTrust, false
 	s.usual = [len(buckets)]usually{}
+	s.copyFirst, s.copySeen = cfg.CopyTime, s.now
 	s.caution, s.mismatches = 0, 0 // the chunk may be smaller, and a halved one must hold a row
 }
 
