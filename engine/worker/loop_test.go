@@ -649,6 +649,33 @@ func TestWarmUpRunsEveryShape(t *testing.T) {
 	}
 }
 
+// A window cache has room for the windows and one evaluation, so only one sequence is given a long context: prompts run behind it, too.
+func TestWarmUpFitsWindows(t *testing.T) {
+	for _, layout := range []batch.Layout{batch.LayoutUnified, batch.LayoutStreams} {
+		for _, window := range []int{8, 64, 500} {
+			cfg := batch.Config{Layout: layout, Cells: 8192, Context: 2048, Sequences: 4, Parking: 8, Chunk: 256, Outputs: 4, Window: window}
+			if cfg.WindowCells = window + cfg.Chunk; layout == batch.LayoutUnified {
+				cfg.WindowCells = 4*window + cfg.Chunk
+			}
+			m := newFakeModel(cfg) // kvsim refuses what llama.cpp would
+			m.async = true
+			costs, _, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(time.Minute), false, testLog(t), func(float64) {})
+			if err != nil {
+				t.Errorf("%s, window %d: %v", layout, window, err)
+			}
+			deep := 0
+			for _, c := range costs {
+				if c.span > cfg.Context/2 {
+					deep++
+				}
+			}
+			if deep < 3 {
+				t.Errorf("%s, window %d: %d shapes behind a long context", layout, window, deep)
+			}
+		}
+	}
+}
+
 // What start-up has no time for is run while the model is idle, and not while there is something in its memory.
 func TestWarmUpEndsInTimeAndGoesOnLater(t *testing.T) {
 	m := newFakeModel(batch.Config{Cells: 4096, Context: 1024, Sequences: 8, Parking: 8, Chunk: 128, Outputs: 8})
