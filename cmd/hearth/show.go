@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -28,6 +29,9 @@ type memoryAt struct {
 	Context int          `json:"context"` // tokens of KV cache
 	GPU     fit.Estimate `json:"gpu"`
 	CPU     fit.Estimate `json:"cpu"`
+	// Windows is the estimate on a GPU where layers with a sliding window keep windows only, for a model that may do either (run.window_cache
+	// auto): what is free beside the weights decides at load.
+	Windows *fit.Estimate `json:"gpu_windows,omitempty"`
 }
 
 func (a *app) showCmd() *cobra.Command {
@@ -83,6 +87,9 @@ func memory(e models.Entry, cfg *configs.Config) ([]memoryAt, error) {
 		if m.GPU, err = fit.Of(f, r); err != nil {
 			return nil, err
 		}
+		if m.Windows, err = withWindows(f, r, run.WindowCache, m.GPU); err != nil {
+			return nil, err
+		}
 		r.HostLayers = fit.AllOnHost
 		if m.CPU, err = fit.Of(f, r); err != nil {
 			return nil, err
@@ -90,6 +97,20 @@ func memory(e models.Entry, cfg *configs.Config) ([]memoryAt, error) {
 		out = append(out, m)
 	}
 	return out, nil
+}
+
+// withWindows estimates a model with a sliding window that keeps windows only; nil where it always keeps all, or it would save nothing.
+func withWindows(f *gguf.File, r fit.Request, setting string, all fit.Estimate) (*fit.Estimate, error) {
+	_, architecture, err := fit.Window(f)
+	if _, standard := engine.WindowPeriod(architecture); err != nil || !standard || setting == "full" || r.Windows {
+		return nil, err
+	}
+	r.Windows = true
+	e, err := fit.Of(f, r)
+	if err != nil || e.Device.KV >= all.Device.KV {
+		return nil, err
+	}
+	return &e, nil
 }
 
 // contexts are the ones worth showing: the configured or default one, a large one, and the model's own.
@@ -147,11 +168,25 @@ func (a *app) printShown(s shown) {
 	}
 	a.printf("\nEstimated memory:\n")
 	est := [][]string{{"CONTEXT", "ON A GPU", "BESIDE IT", "CPU ONLY", "OF IT KV"}}
+	windows := slices.ContainsFunc(s.Memory, func(m memoryAt) bool { return m.Windows != nil })
+	if windows {
+		est[0] = append(est[0], "GPU, WINDOWS ONLY")
+	}
 	for _, e := range s.Memory {
-		est = append(est, []string{
+		row := []string{
 			fmt.Sprint(e.Context), size(int64(e.GPU.Device.Total())), size(int64(e.GPU.Host.Total())),
 			size(int64(e.CPU.Host.Total())), size(int64(e.CPU.Host.KV)),
-		})
+		}
+		if windows && e.Windows != nil {
+			row = append(row, size(int64(e.Windows.Device.Total())))
+		} else if windows {
+			row = append(row, "-")
+		}
+		est = append(est, row)
 	}
 	table(a.out, est)
+	if windows {
+		a.printf("Layers with a sliding window keep all cells where these take at most a quarter of the memory beside the weights,\n" +
+			"else a window for each sequence (run.window_cache).\n")
+	}
 }

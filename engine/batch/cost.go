@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// buckets are the row counts to which decode-only steps are padded, so that the backend meets few shapes.
-var buckets = [...]int{1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256}
+// buckets are the row counts by which decode-only steps are priced, and to which those of more than vectorRows are padded, so that the
+// backend meets few shapes.
+var buckets = [...]int{1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256}
 
 // bucketOf returns the index of the smallest bucket that holds n rows.
 func bucketOf(n int) int {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,11 +21,13 @@ var variants = map[string]batch.Config{
 	"unified-noPark": {Cells: 512, Context: 200, Sequences: 8, MaxRunning: 4, Chunk: 64, Outputs: 8},
 	"unified-nocopy": {Cells: 512, Context: 200, Sequences: 6, Chunk: 64, NoCopy: true},
 	"unified-notrim": {Cells: 512, Context: 200, Sequences: 6, Parking: 3, Chunk: 64, NoTrim: true},
+	"unified-wide":   {Cells: 1536, Context: 200, Sequences: 14, Parking: 6, Chunk: 64, Outputs: 16},
 	"one":            {Cells: 128, Context: 128, Sequences: 1, Chunk: 16},
 	"one-parked":     {Cells: 256, Context: 128, Sequences: 1, Parking: 2, Chunk: 16},
 	"streams":        {Layout: batch.LayoutStreams, Context: 160, Sequences: 8, Chunk: 64, Outputs: 16},
 	"streams-few":    {Layout: batch.LayoutStreams, Context: 160, Sequences: 3, Chunk: 64},
 	"streams-notrim": {Layout: batch.LayoutStreams, Context: 160, Sequences: 4, Chunk: 64, NoTrim: true},
+	"streams-wide":   {Layout: batch.LayoutStreams, Context: 160, Sequences: 14, Chunk: 64, Outputs: 16},
 	"iswa":           {Cells: 512, Context: 200, Sequences: 5, Parking: 4, Chunk: 32, Window: 24, WindowCells: 160},
 	"iswa-tight":     {Cells: 512, Context: 200, Sequences: 5, Parking: 4, Chunk: 32, Window: 24, WindowCells: 80},
 	"iswa-roomy":     {Cells: 512, Context: 200, Sequences: 5, Parking: 4, Chunk: 32, Window: 24, WindowCells: 400},
@@ -49,9 +52,15 @@ func hostOf(tokens int64) batch.Host {
 func TestRandom(t *testing.T) {
 	for name, cfg := range variants {
 		t.Run(name, func(t *testing.T) {
-			loads := uint64(0)
+			loads, pads := uint64(0), uint64(0)
 			for seed := range *seeds {
-				t.Run(fmt.Sprint(seed), func(t *testing.T) { loads += randomRun(t, cfg, seed, 60).HostLoads })
+				t.Run(fmt.Sprint(seed), func(t *testing.T) {
+					st := randomRun(t, cfg, seed, 60)
+					loads, pads = loads+st.HostLoads, pads+st.PadRows
+				})
+			}
+			if strings.HasSuffix(name, "-wide") && pads == 0 {
+				t.Error("no padding rows")
 			}
 			if cfg.Host.Bytes > 0 && loads == 0 {
 				t.Error("nothing came back from host memory")

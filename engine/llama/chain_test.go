@@ -26,7 +26,7 @@ func chainRow(t *testing.T, set func(*llama.SampleParams)) *llama.Row {
 // With nothing special on, a chain row is a kernel row.
 func TestChainEqualsKernel(t *testing.T) {
 	vocab := dense(t).Info().Vocab
-	s := newSampler(t, vocab, 1, false)
+	s := newSampler(t, vocab, 1)
 	for seed := range 60 {
 		rng := rand.New(rand.NewPCG(uint64(seed), 4))
 		rows := rowsOf(t, randomLogits(rng, vocab, seed%2 == 0))
@@ -58,7 +58,7 @@ func TestChainEqualsKernel(t *testing.T) {
 
 func TestChainSamplers(t *testing.T) {
 	vocab := dense(t).Info().Vocab
-	s := newSampler(t, vocab, 1, false)
+	s := newSampler(t, vocab, 1)
 	l := make([]float32, vocab) // token 10 at 3, 11 at 2, 12 at 1, the rest at -20
 	for i := range l {
 		l[i] = -20
@@ -129,7 +129,7 @@ func TestChainSamplers(t *testing.T) {
 // A chain's draws, XTC's included, are replayed from seed and counter.
 func TestChainReplays(t *testing.T) {
 	vocab := dense(t).Info().Vocab
-	s := newSampler(t, vocab, 2, false)
+	s := newSampler(t, vocab, 2)
 	rows := rowsOf(t, randomLogits(rand.New(rand.NewPCG(8, 8)), vocab, true))
 	set := func(p *llama.SampleParams) {
 		p.MinP, p.Chain.XTCProbability, p.Chain.XTCThreshold = 0.01, 0.5, 0.02

@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// NewScalarSampler is NewSampler without the vector kernels.
-func NewScalarSampler(vocab, maxRows, threads int) (*Sampler, error) {
-	return newSampler(vocab, maxRows, threads, true, nil)
+// NewSamplerUpTo is NewSampler with at most the given vectors; see SIMD.
+func NewSamplerUpTo(simd, vocab, maxRows, threads int) (*Sampler, error) {
+	return newSampler(vocab, maxRows, threads, simd, nil)
 }
 
 // NewRowFor makes a row without a model.

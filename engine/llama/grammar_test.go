@@ -164,7 +164,7 @@ func TestGrammarDiesAlone(t *testing.T) {
 func TestResampleEqualsMaskFirst(t *testing.T) {
 	m := dense(t)
 	vocab := m.Info().Vocab
-	s := newSampler(t, vocab, 1, false)
+	s := newSampler(t, vocab, 1)
 	g := newGrammar(t, llama.GrammarParams{GBNF: `root ::= [a-mX-Z0-9] .*`})
 	masked := func(l []float32) []float32 {
 		out := make([]float32, vocab)
@@ -255,7 +255,7 @@ func TestResampleEqualsMaskFirst(t *testing.T) {
 func TestResampleFindsNothing(t *testing.T) {
 	m := dense(t)
 	vocab := m.Info().Vocab
-	s := newSampler(t, vocab, 1, false)
+	s := newSampler(t, vocab, 1)
 	p := llama.NewSampleParams()
 	p.Ban = []llama.Token{byteTok('a')}
 	row := newRow(t, vocab, p)

@@ -39,6 +39,8 @@ func lockstepCases() []lockstep {
 		{name: "unified", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: uni(512, 6, 64), cfg: batch.Config{Context: 256, Parking: 12}},
 		{name: "unified without parking", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: uni(512, 8, 64), cfg: batch.Config{Context: 512, MaxRunning: 4}},
 		{name: "streams", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: str, cfg: batch.Config{Layout: batch.LayoutStreams}},
+		{name: "unified, many sequences", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: uni(1536, 14, 64), cfg: batch.Config{Context: 256, Parking: 6}},
+		{name: "streams, many sequences", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: streamsOf(uni(256*14, 14, 64)), cfg: batch.Config{Layout: batch.LayoutStreams}},
 		{name: "host memory", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: uni(512, 6, 64), cfg: batch.Config{Context: 256, Parking: 12, Host: host}},
 		{name: "sliding window", spec: toygguf.Spec{Kind: toygguf.Gemma3, Layers: 6, Embd: 64, SWA: 96}, params: uni(1024, 4, 64), cfg: batch.Config{Context: 512, Parking: 6, Window: 96}, window: true},
 		{name: "sliding window in streams", spec: toygguf.Spec{Kind: toygguf.Gemma3, Layers: 6, Embd: 64, SWA: 96}, params: streamsOf(uni(512*4, 4, 64)), cfg: batch.Config{Layout: batch.LayoutStreams, Window: 96}, window: true},

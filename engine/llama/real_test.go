@@ -37,7 +37,7 @@ func generate(t *testing.T, m *llama.Model, question string, n int, sp llama.Sam
 	t.Helper()
 	c := newContext(t, m, llama.ContextParams{Ctx: 512, Batch: 256, KVUnified: true, Threads: 2})
 	b := newBatch(t, 256, 1)
-	s := newSampler(t, m.Info().Vocab, 1, false)
+	s := newSampler(t, m.Info().Vocab, 1)
 	row, err := m.NewRow(sp)
 	if err != nil {
 		t.Fatal(err)

@@ -44,137 +44,6 @@ class edits {
     float        *logits_;
 };
 
-bool likelier(const cand &a, const cand &b) { return a.logit > b.logit || (a.logit == b.logit && a.tok < b.tok); }
-
-// Candidates with a logit of at least t, in the order of their ids.
-void collect_from(scratch &s, const float *x, float t) {
-    s.cands.clear();
-    if (!(t > ninf)) t = -std::numeric_limits<float>::max(); // -inf is never a candidate
-    for (int b = 0; b * block < s.n; b++) {
-        if (!(s.maxima[b] >= t)) continue;
-        int hi = std::min(s.n, (b + 1) * block);
-        int k  = s.k->collect(x, b * block, hi, t, s.idx.data());
-        for (int i = 0; i < k; i++) s.cands.push_back({s.idx[i], x[s.idx[i]]});
-    }
-}
-
-// The k likeliest, in no order. The k-th largest block maximum is a lower bound
-// for the k-th largest logit, so only k blocks (and ties) can hold candidates.
-void collect_top(scratch &s, const float *x, int k) {
-    float t  = ninf;
-    int   nb = (int) s.maxima.size();
-    if (k <= nb) {
-        s.order = s.maxima;
-        std::nth_element(s.order.begin(), s.order.begin() + (k - 1), s.order.end(), std::greater<float>());
-        t = s.order[k - 1];
-    }
-    collect_from(s, x, t);
-    if ((int) s.cands.size() > k) {
-        std::nth_element(s.cands.begin(), s.cands.begin() + k, s.cands.end(), likelier);
-        s.cands.resize(k);
-    }
-}
-
-// exp((logit-m)*scale) of every candidate into s.exps; returns the sum.
-double cand_exps(scratch &s, float m, float scale) {
-    size_t n = s.cands.size();
-    s.vals.resize(n);
-    s.exps.resize(n);
-    for (size_t i = 0; i < n; i++) s.vals[i] = s.cands[i].logit;
-    return s.k->exp_sum(s.vals.data(), (int) n, m, scale, s.exps.data());
-}
-
-// Keeps the likeliest candidates whose mass first reaches p of total (0: their
-// own sum), in no order. Selecting by mass, as quickselect does by rank, costs
-// twice a scan where sorting 100k candidates of a flat row would take 5 ms.
-void cut_top_p(scratch &s, float m, float p, double total) {
-    double sum = cand_exps(s, m, 1);
-    double want = p * (total > 0 ? total : sum);
-    s.heavy.clear();
-    for (size_t i = 0; i < s.cands.size(); i++) s.heavy.push_back({s.cands[i], s.exps[i]});
-    auto   before = [](const weighed &a, const weighed &b) { return likelier(a.c, b.c); };
-    size_t lo = 0, hi = s.heavy.size(); // the cut lies in [lo, hi]
-    double above = 0;                   // mass of [0, lo)
-    while (hi - lo > 32) {
-        size_t mid = lo + (hi - lo) / 2;
-        std::nth_element(s.heavy.begin() + lo, s.heavy.begin() + mid, s.heavy.begin() + hi, before);
-        double part = 0;
-        for (size_t i = lo; i < mid; i++) part += s.heavy[i].e;
-        if (above + part >= want) {
-            hi = mid;
-        } else {
-            above += part;
-            lo = mid;
-        }
-    }
-    std::sort(s.heavy.begin() + lo, s.heavy.begin() + hi, before);
-    for (size_t i = lo; i < hi; i++) {
-        above += s.heavy[i].e;
-        if (above >= want) hi = i + 1;
-    }
-    s.cands.clear();
-    for (size_t i = 0; i < hi; i++) s.cands.push_back(s.heavy[i].c);
-}
-
-void cut_min_p(scratch &s, float m, float p) {
-    float t = m + std::log(p);
-    s.cands.erase(std::remove_if(s.cands.begin(), s.cands.end(), [t](const cand &c) { return c.logit < t; }), s.cands.end());
-}
-
-// How many blocks hold a logit of at least t.
-int blocks_from(const scratch &s, float t) {
-    return (int) std::count_if(s.maxima.begin(), s.maxima.end(), [t](float m) { return m >= t; });
-}
-
-// Without top-k, top-p needs the whole vocabulary's mass, which total(head) gives
-// when head is the candidates', and then enough of the head to reach p of it.
-// Steps of 6 (a factor of 400) end after two or three for any text. Nothing below
-// floor is wanted. False: that takes more than max_blocks.
-template <typename F> bool collect_top_p(scratch &s, const float *x, float m, float p, float floor, int max_blocks, F total) {
-    for (float depth = 6;; depth += 6) {
-        bool  last = depth > 90 || m - depth <= floor; // exp(-90) no longer counts
-        float t    = last ? floor : m - depth;
-        if (blocks_from(s, t) > max_blocks) return false;
-        collect_from(s, x, t);
-        double head = cand_exps(s, m, 1), all = total(head);
-        if (!last && head < p * all) continue;
-        cut_top_p(s, m, p, all);
-        return true;
-    }
-}
-
-// Leaves the nucleus in s.cands, as far as it is not below floor, which min-p sets.
-void collect_nucleus(scratch &s, const float *x, float m, float p, float floor) {
-    double all = s.k->exp_sum(x, s.n, m, 1, nullptr);
-    collect_top_p(s, x, m, p, floor, s.n, [all](double) { return all; });
-}
-
-// Which way a row's filters lead.
-bool top_k_on(const scratch &s, const hs_row *r) { return r->top_k > 0 && r->top_k < s.n; }
-bool top_p_on(const hs_row *r) { return r->top_p < 1; }
-bool min_p_on(const hs_row *r) { return r->min_p > 0; }
-
-// Leaves the final candidates of an edited row in s.cands. False: there are no
-// filters and the whole vocabulary stays (s.cands is empty then).
-bool filter(scratch &s, const hs_row *r, const float *x, float m) {
-    if (top_k_on(s, r)) {
-        collect_top(s, x, r->top_k);
-        if (top_p_on(r)) cut_top_p(s, m, r->top_p, 0);
-        if (min_p_on(r)) cut_min_p(s, m, r->min_p);
-        return true;
-    }
-    if (top_p_on(r)) {
-        collect_nucleus(s, x, m, r->top_p, min_p_on(r) ? m + std::log(r->min_p) : ninf);
-        return true;
-    }
-    if (min_p_on(r)) {
-        collect_from(s, x, m + std::log(r->min_p));
-        return true;
-    }
-    s.cands.clear();
-    return false;
-}
-
 int32_t argmax(const scratch &s, const float *x, float m) {
     for (int b = 0;; b++) {
         if (s.maxima[b] != m) continue;
@@ -183,164 +52,28 @@ int32_t argmax(const scratch &s, const float *x, float m) {
     }
 }
 
-// Finite even for the smallest temperature, so that the maximum's 0 stays 0.
-float inv_temp(const hs_row *r) { return std::min(1 / r->temp, 1e30f); }
-
-// Draws from the candidates at the row's temperature.
-void draw_cands(scratch &s, hs_row *r, float m, double u) {
-    double left = u * cand_exps(s, m, inv_temp(r)), sum = 0;
-    size_t pick = 0;
-    for (size_t i = 0; i < s.cands.size(); i++) {
-        if (s.exps[i] <= 0) continue;
-        pick = i; // rounding can leave a little at the end: the last one takes it
-        sum += s.exps[i];
-        if (sum > left) break;
+// Brings the maxima up to date for the blocks that edits went to or left. Returns the overall one.
+float update_maxima(scratch &s, const float *x) {
+    const int nb = (int) s.maxima.size();
+    if ((int) s.saved.size() > nb / 8) return s.k->block_max(x, s.n, s.maxima.data());
+    for (const cand &c : s.saved) {
+        int lo = c.tok / block * block;
+        s.k->block_max(x + lo, std::min(block, s.n - lo), &s.maxima[c.tok / block]);
     }
-    r->token = s.cands[pick].tok;
+    s.order.resize(nb);
+    return s.k->block_max(s.maxima.data(), nb, s.order.data());
 }
 
-// Draws from the whole vocabulary without summing it: a block is proposed with
-// the weight it would have if all its tokens were as likely as its maximum, a
-// token of it uniformly, and taken with its share of that maximum. Exact; a
-// block's own maximum makes it at most 128 proposals on average, 20 ns each,
-// where the sum of 152k exponentials takes 40 us.
-class proposals {
-  public:
-    proposals(scratch &s, const hs_row *r, const float *x, float m, uint64_t seed)
-        : s_(s), x_(x), scale_(inv_temp(r)), stream_(draw_bits(seed, r->draw)) {
-        int nb = (int) s.maxima.size();
-        s.bounds.resize(nb);
-        s.exps.resize(nb);
-        s.k->exp_sum(s.maxima.data(), nb, m, scale_, s.exps.data());
-        for (int b = 0; b < nb; b++) s.bounds[b] = total_ += s.exps[b] * (double) size(b);
-    }
-    // One proposal; -1: not taken.
-    int32_t next() {
-        double u = unit() * total_;
-        int    b = (int) (std::upper_bound(s_.bounds.begin(), s_.bounds.end(), u) - s_.bounds.begin());
-        double v = unit(), w = unit();
-        if (b >= (int) s_.bounds.size()) return -1;
-        int at = b * block + (int) (v * size(b));
-        return w < std::exp((x_[at] - s_.maxima[b]) * scale_) ? at : -1;
-    }
-    // The next uniform value.
-    double unit() { return draw_unit(stream_, i_++); }
-
-  private:
-    int size(int b) const { return std::min(block, s_.n - b * block); }
-
-    scratch     &s_;
-    const float *x_;
-    float        scale_;
-    uint64_t     stream_, i_ = 0; // of its own per draw, since it takes any number of values
-    double       total_ = 0;
-};
-
-void draw_all(scratch &s, hs_row *r, const float *x, float m, uint64_t seed) {
-    proposals draw(s, r, x, m, seed);
-    do r->token = draw.next();
-    while (r->token < 0);
-}
-
-// Tells whether a token lies in the nucleus, that is whether the likelier ones
-// hold less than p of the mass, without building it. Rough sums decide for all
-// but the few tokens that lie nearest to the cut.
-class nucleus {
-  public:
-    nucleus(scratch &s, const float *x, float m, float p) : s_(s), x_(x), m_(m), p_(p) {}
-    bool has(int32_t tok) {
-        double above = before(tok, s_.k->rough_sum_from, rough_);
-        if (above <= 0) return true; // the likeliest
-        // above < p * all, with all = above + the rest
-        double out = above * (1 - p_), in = (rough_ - above) * p_;
-        if (out * rough_quotient < in) return true;
-        if (out >= in * rough_quotient) return false;
-        above = before(tok, s_.k->exp_sum_from, exact_);
-        return above < p_ * exact_;
-    }
-    // Leaves a little more than the nucleus in s.cands, none of it below floor, which
-    // is not in it. False: as in collect_top_p. has has to come first.
-    bool collect(float floor, int max_blocks) {
-        auto most = [this](double head) {
-            return rough_ * rough_low - s_.k->rough_sum_from(s_.vals.data(), (int) s_.vals.size(), m_, 0, nullptr) + head;
-        };
-        return collect_top_p(s_, x_, m_, (float) p_, floor, max_blocks, most);
-    }
-
-  private:
-    // Calls f(lo, hi, held) for the runs of blocks that hold a logit of at least t,
-    // and of those that do not.
-    template <typename F> void runs(float t, F f) {
-        const int nb = (int) s_.maxima.size();
-        for (int b = 0, end; b < nb; b = end) {
-            bool held = s_.maxima[b] >= t;
-            for (end = b + 1; end < nb && (s_.maxima[end] >= t) == held;) end++;
-            f(b * block, std::min(s_.n, end * block), held);
-        }
-    }
-    // Mass of the tokens likelier than tok. The first call with a kernel reads the
-    // whole row and sets all, later ones only blocks with a likelier token.
-    template <typename F> double before(int32_t tok, F sum_from, double &all) {
-        // Of equal ones those with a smaller id are likelier.
-        const float t = x_[tok], above = std::nextafter(t, std::numeric_limits<float>::infinity());
-        double      mass = 0, sum = 0;
-        runs(t, [&](int lo, int hi, bool held) {
-            if (!held) {
-                if (all <= 0) sum += sum_from(x_ + lo, hi - lo, m_, t, nullptr);
-                return;
-            }
-            int mid = std::clamp(tok, lo, hi);
-            sum += sum_from(x_ + lo, mid - lo, m_, t, &mass);
-            sum += sum_from(x_ + mid, hi - mid, m_, above, &mass);
-        });
-        if (all <= 0) all = sum;
-        return mass;
-    }
-
-    scratch     &s_;
-    const float *x_;
-    float        m_;
-    double       p_, rough_ = 0, exact_ = 0; // mass of the vocabulary, once known
-};
-
-// Draws under top-p alone: from the whole vocabulary until a token of the nucleus
-// comes. A flat row's nucleus is most of the vocabulary and soon hit, and a miss
-// tells that nothing less likely is in it. Where the rest is small enough to
-// collect, or luck is bad, the draw is from candidates.
-void draw_top_p(scratch &s, hs_row *r, const float *x, float m, uint64_t seed) {
-    constexpr int max_proposals = 2000, max_misses = 8; // 40 us, and at most 150 us
-    const int     few = (int) s.maxima.size() / 8 + 1;
-    proposals     draw(s, r, x, m, seed);
-    nucleus       in(s, x, m, r->top_p);
-    cand          floor = {0, ninf}; // likeliest token known to be outside
-    bool          collected = false;
-    for (int i = 0, misses = 0; i < max_proposals && misses < max_misses && !collected; i++) {
-        int32_t tok = draw.next();
-        if (tok < 0 || !likelier({tok, x[tok]}, floor)) continue;
-        r->token = tok;
-        if (in.has(tok)) return;
-        floor = {tok, x[tok]};
-        misses++;
-        collected = in.collect(floor.logit, few);
-    }
-    if (collected) {
-        draw_cands(s, r, m, draw.unit());
-        if (in.has(r->token)) return;
-    }
-    collect_nucleus(s, x, m, r->top_p, floor.logit);
-    draw_cands(s, r, m, draw.unit());
-}
-
-// Log-probabilities by the raw logits.
-void fill_logprobs(scratch &s, hs_row *r, const float *x) {
-    float  m   = s.k->block_max(x, s.n, s.maxima.data());
-    double lse = m + std::log(s.k->exp_sum(x, s.n, m, 1, nullptr));
+// Log-probabilities by the raw logits, whose maxima are in s; lse is the logarithm
+// of their exponentials' sum. reuse: s.top_k is of the raw logits too.
+void fill_logprobs(scratch &s, hs_row *r, const float *x, double lse, bool reuse) {
     r->logprob = (float) (x[r->token] - lse);
     int k      = std::min(r->n_logprobs, std::min(r->cap_top, s.n));
     if (k <= 0) return;
-    collect_top(s, x, k);
+    if (reuse && k <= r->top_k) s.cands = s.top_k;
+    else collect_top(s, x, k);
     std::sort(s.cands.begin(), s.cands.end(), likelier);
-    r->n_top = (int32_t) s.cands.size();
+    r->n_top = std::min(k, (int32_t) s.cands.size());
     for (int i = 0; i < r->n_top; i++) {
         r->top_tok[i]     = s.cands[i].tok;
         r->top_logprob[i] = (float) (s.cands[i].logit - lse);
@@ -354,35 +87,23 @@ void clear_results(hs_row *r) {
     r->n_top   = 0;
 }
 
-// splitmix64's finaliser: every bit of the input moves every bit of the output.
-uint64_t mix(uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-}
-
 } // namespace
-
-uint64_t draw_bits(uint64_t seed, uint64_t draw) {
-    return mix(mix(seed + 0x9e3779b97f4a7c15ULL) + (draw + 1) * 0x9e3779b97f4a7c15ULL);
-}
-
-double draw_unit(uint64_t seed, uint64_t draw) { return (double) (draw_bits(seed, draw) >> 11) * 0x1p-53; }
 
 scratch::scratch(int n_vocab, const kernels *kern) : n(n_vocab), k(kern) {
     maxima.resize((size_t) (n_vocab + block - 1) / block);
     idx.resize(block);
+    held.resize(maxima.size());
 }
 
-// The choice itself, on an edited row. Leaves the row's block maxima behind.
-static void choose(scratch &s, hs_row *r, const float *x, uint64_t seed) {
-    float m = s.k->block_max(x, s.n, s.maxima.data());
+// The choice itself, on an edited row with its maxima in s and m the largest of
+// them. mass as in draw_top_p.
+static void choose(scratch &s, hs_row *r, const float *x, float m, double mass, uint64_t seed) {
     if (!(m > ninf) || m == std::numeric_limits<float>::infinity()) {
         r->status = HS_FAILED; // nothing finite to choose from
     } else if (r->temp <= 0) {
         r->token = argmax(s, x, m);
     } else if (top_p_on(r) && !min_p_on(r) && !top_k_on(s, r)) {
-        draw_top_p(s, r, x, m, seed);
+        draw_top_p(s, r, x, m, mass, seed);
     } else if (filter(s, r, x, m)) {
         draw_cands(s, r, m, draw_unit(seed, r->draw));
     } else {
@@ -390,16 +111,33 @@ static void choose(scratch &s, hs_row *r, const float *x, uint64_t seed) {
     }
 }
 
-void sample_row(scratch &s, hs_row *r, float *x) {
-    clear_results(r);
+// Logprobs are of the raw row, the choice of the edited one: one pass is for both,
+// since edits change the maxima of few blocks.
+static void sample_with_logprobs(scratch &s, hs_row *r, float *x) {
+    double sum = 0;
+    float  m   = s.k->block_max_sum(x, s.n, s.maxima.data(), &sum);
+    bool   raw;
     {
         edits guard(s, r, x);
+        raw = s.saved.empty();
         if (r->chain) r->status = chain_sample(s, r, x, r->seed);
-        else choose(s, r, x, r->seed);
+        else choose(s, r, x, raw ? m : update_maxima(s, x), raw ? sum : 0, r->seed);
     }
     if (r->status != HS_OK) return;
-    r->draw++;
-    if (r->n_logprobs >= 0) fill_logprobs(s, r, x);
+    if (!raw) update_maxima(s, x);
+    fill_logprobs(s, r, x, m + std::log(sum), raw && !r->chain && r->temp > 0 && top_k_on(s, r));
+}
+
+void sample_row(scratch &s, hs_row *r, float *x) {
+    clear_results(r);
+    if (r->n_logprobs >= 0) {
+        sample_with_logprobs(s, r, x);
+    } else {
+        edits guard(s, r, x);
+        if (r->chain) r->status = chain_sample(s, r, x, r->seed);
+        else choose(s, r, x, s.k->block_max(x, s.n, s.maxima.data()), 0, r->seed);
+    }
+    if (r->status == HS_OK) r->draw++;
 }
 
 void resample_row(scratch &s, hs_row *r, const float *x, const int32_t *allowed, int32_t n) {
@@ -413,10 +151,13 @@ void resample_row(scratch &s, hs_row *r, const float *x, const int32_t *allowed,
     {
         edits guard(s, r, s.masked.data());
         if (r->chain) r->status = chain_sample(s, r, s.masked.data(), stream);
-        else choose(s, r, s.masked.data(), stream);
+        else choose(s, r, s.masked.data(), s.k->block_max(s.masked.data(), s.n, s.maxima.data()), 0, stream);
     }
     r->draw++;
-    if (r->status == HS_OK && r->n_logprobs >= 0) fill_logprobs(s, r, x);
+    if (r->status != HS_OK || r->n_logprobs < 0) return;
+    double sum = 0;
+    float  m   = s.k->block_max_sum(x, s.n, s.maxima.data(), &sum);
+    fill_logprobs(s, r, x, m + std::log(sum), false);
 }
 
 int32_t top_candidates(scratch &s, const hs_row *r, float *x, int32_t k, int32_t *tok, float *logit, double *rest) {

@@ -36,14 +36,14 @@ type Job struct {
 // NewSampler makes a sampler for a vocabulary. threads counts the caller's own;
 // maxRows is the most jobs of one Sample. Errors: ErrRange, ErrOutOfMemory.
 func NewSampler(vocab, maxRows, threads int, log *slog.Logger) (*Sampler, error) {
-	return newSampler(vocab, maxRows, threads, false, log)
+	return newSampler(vocab, maxRows, threads, C.HS_SIMD_BEST, log)
 }
 
-func newSampler(vocab, maxRows, threads int, scalar bool, log *slog.Logger) (*Sampler, error) {
+func newSampler(vocab, maxRows, threads, simd int, log *slog.Logger) (*Sampler, error) {
 	if vocab < 1 || maxRows < 1 || maxRows > 1<<16 || threads < 1 || threads > 256 {
 		return nil, fail("new sampler", ErrRange, fmt.Sprintf("%d tokens, %d rows, %d threads", vocab, maxRows, threads))
 	}
-	h := C.hs_sampler_new(C.int32_t(vocab), C.int32_t(threads), C.int32_t(maxRows), C.bool(scalar))
+	h := C.hs_sampler_new(C.int32_t(vocab), C.int32_t(threads), C.int32_t(maxRows), C.int32_t(simd))
 	if h == nil {
 		return nil, fail("new sampler", ErrOutOfMemory, "")
 	}
@@ -75,8 +75,8 @@ func (s *Sampler) claim() {
 	}
 }
 
-// SIMD reports whether the vector kernels are in use.
-func (s *Sampler) SIMD() bool { return bool(C.hs_sampler_simd(s.h)) }
+// SIMD tells which kernels are in use: 0 without vectors, 1 with AVX2, 2 with AVX-512.
+func (s *Sampler) SIMD() int { return int(C.hs_sampler_simd(s.h)) }
 
 // Sample samples all jobs and leaves the results in their rows. When some row
 // has no token to give (ErrNoCandidate) the others are still sampled; Row.Err

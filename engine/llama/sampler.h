@@ -4,7 +4,7 @@
 // llama.cpp's: logit bias, penalties, top-k, top-p, min-p, temperature, draw.
 // The vocabulary is read once for block maxima; everything after that looks
 // only at the blocks that can hold a candidate. Top-p without top-k reads it a
-// second time, for the mass that p is a part of.
+// second time, for the mass that p is a part of; logprobs do not.
 #ifndef HEARTH_SAMPLER_H
 #define HEARTH_SAMPLER_H
 
@@ -56,11 +56,14 @@ hs_row *hs_row_new(void);
 bool hs_row_reserve(hs_row *r, int32_t bias, int32_t pen, int32_t top);
 void hs_row_free(hs_row *r);
 
-// threads counts the caller's too. force_scalar is for tests.
-hs_sampler *hs_sampler_new(int32_t n_vocab, int32_t threads, int32_t max_jobs, bool force_scalar);
+// How much of the CPU's vectors the kernel uses.
+enum { HS_SIMD_NONE = 0, HS_SIMD_AVX2 = 1, HS_SIMD_AVX512 = 2, HS_SIMD_BEST = 2 };
+
+// threads counts the caller's too. simd is the most to use of what the CPU has; less than the best is for tests.
+hs_sampler *hs_sampler_new(int32_t n_vocab, int32_t threads, int32_t max_jobs, int32_t simd);
 void        hs_sampler_free(hs_sampler *s);
 hs_job     *hs_sampler_jobs(hs_sampler *s); // max_jobs entries to fill
-bool        hs_sampler_simd(const hs_sampler *s);
+int32_t     hs_sampler_simd(const hs_sampler *s); // what it uses
 
 // Samples jobs[0..n). Jobs that share a logits row run on one thread.
 int hs_sample(hs_sampler *s, int32_t n);

@@ -6,6 +6,7 @@
 #include "sampler_kernel.h"
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 namespace hs {
@@ -29,19 +30,62 @@ struct scratch {
 
     std::vector<float>   maxima; // of the row's blocks
     std::vector<float>   order;  // copy of maxima to select in
-    std::vector<int32_t> idx;    // one block's hits
+    std::vector<int32_t> idx;    // hits in one block
+    std::vector<int32_t> held;   // blocks with hits
     std::vector<cand>    cands;
+    std::vector<cand>    top_k; // what top-k left of the last row that filter had it for
     std::vector<weighed> heavy; // candidates with their mass
     std::vector<cand>    saved; // raw logits under the edits
     std::vector<float>   vals, exps;
     std::vector<double>  bounds; // running sums over blocks
+    std::vector<int32_t> proposed; // tokens out of them, in turn
     std::vector<float>   masked; // a row with only the allowed tokens left
     std::vector<char>    chain; // llama_token_data of the whole vocabulary
 };
 
+inline bool likelier(const cand &a, const cand &b) { return a.logit > b.logit || (a.logit == b.logit && a.tok < b.tok); }
+
+// Which way a row's filters lead.
+inline bool top_k_on(const scratch &s, const hs_row *r) { return r->top_k > 0 && r->top_k < s.n; }
+inline bool top_p_on(const hs_row *r) { return r->top_p < 1; }
+inline bool min_p_on(const hs_row *r) { return r->min_p > 0; }
+
+// Finite even for the smallest temperature, so that the maximum's 0 stays 0.
+inline float inv_temp(const hs_row *r) { return std::min(1 / r->temp, 1e30f); }
+
+// ---- sampler_filter.cpp; x is a row with its maxima in s, m the largest of them ----
+
+// Leaves the candidates with a logit of at least t in s.cands, in the order of their ids.
+void collect_from(scratch &s, const float *x, float t);
+// The k likeliest, in no order.
+void collect_top(scratch &s, const float *x, int k);
+// exp((logit-m)*scale) of every candidate into s.exps; returns the sum.
+double cand_exps(scratch &s, float m, float scale);
+// Whether at most so many blocks hold a logit of at least t.
+bool few_blocks_from(const scratch &s, float t, int few);
+// Leaves the likeliest candidates that hold p of the vocabulary's mass, total(head)
+// when head is the candidates', as far as they are above floor. False: that takes
+// more than max_blocks.
+bool collect_top_p(scratch &s, const float *x, float m, float p, float floor, int max_blocks,
+                   const std::function<double(double)> &total);
+// Leaves the nucleus in s.cands, as far as it is not below floor, which min-p sets.
+void collect_nucleus(scratch &s, const float *x, float m, float p, float floor);
+// Leaves the final candidates of an edited row in s.cands. False: there are no
+// filters and the whole vocabulary stays (s.cands is empty then).
+bool filter(scratch &s, const hs_row *r, const float *x, float m);
+
+// ---- sampler_draw.cpp ----
+
 // Uniform bits, and a double in [0, 1), of draw number draw of a seed.
 uint64_t draw_bits(uint64_t seed, uint64_t draw);
 double   draw_unit(uint64_t seed, uint64_t draw);
+// Sets r's token, drawn at its temperature from s.cands by u in [0, 1).
+void draw_cands(scratch &s, hs_row *r, float m, double u);
+// The same from the whole row, and under top-p alone. mass is exp_sum's of the row; 0: not known.
+void draw_all(scratch &s, hs_row *r, const float *x, float m, uint64_t seed);
+void draw_top_p(scratch &s, hs_row *r, const float *x, float m, double mass, uint64_t seed);
+
+// ---- sampler.cpp ----
 
 // Samples one row into r's results. x is edited and restored. May throw bad_alloc.
 void sample_row(scratch &s, hs_row *r, float *x);

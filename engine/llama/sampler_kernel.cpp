@@ -54,16 +54,19 @@ double exp_sum_scalar(const float *x, int n, float m, float s, float *out) {
     return sum;
 }
 
-// The bits of a float, read as an integer, are its logarithm to base 2, in units
-// of 2^-23 from a bias of 127, with the mantissa interpolated linearly.
-constexpr float bits_per_nat = 0x1p23f * log2_e, bits_of_one = 0x1p23f * 127;
-
+// See bits_per_nat.
 inline float rough_term(float x, float m) {
     float   a    = (x - m) * bits_per_nat + bits_of_one;
     int32_t bits = a > 0 ? (int32_t) a : 0; // false for NaN too
     float   e;
     std::memcpy(&e, &bits, sizeof e);
     return e;
+}
+
+float block_max_sum_scalar(const float *x, int n, float *out, double *sum) {
+    float m = block_max_scalar(x, n, out);
+    *sum    = exp_sum_scalar(x, n, m, 1, nullptr);
+    return m;
 }
 
 template <bool rough> double sum_from_scalar(const float *x, int n, float m, float t, double *from) {
@@ -74,6 +77,11 @@ template <bool rough> double sum_from_scalar(const float *x, int n, float m, flo
         if (from && x[i] >= t) *from += e;
     }
     return sum;
+}
+
+double rough_sum_from2_scalar(const float *x, int n, float m, const float t[2], double from[2]) {
+    sum_from_scalar<true>(x, n, m, t[1], from + 1);
+    return sum_from_scalar<true>(x, n, m, t[0], from);
 }
 
 #if defined(__x86_64__)
@@ -176,42 +184,80 @@ HS_AVX2 inline __m256 rough_term_avx2(__m256 x, __m256 m) {
     return _mm256_castsi256_ps(_mm256_cvtps_epi32(_mm256_max_ps(a, _mm256_setzero_ps())));
 }
 
-template <bool rough> HS_AVX2 double sum_from_avx2(const float *x, int n, float m, float t, double *from) {
-    const __m256 vm = _mm256_set1_ps(m), vs = _mm256_set1_ps(log2_e), vt = _mm256_set1_ps(t);
-    double       sum = 0;
-    int          i   = 0;
-    while (i + 16 <= n) {
-        int    end = i + 1024 < n ? i + 1024 : n; // as in exp_sum
-        __m256 a0 = _mm256_setzero_ps(), a1 = a0, f0 = a0, f1 = a0;
-        for (; i + 16 <= end; i += 16) {
-            __m256 x0 = _mm256_loadu_ps(x + i), x1 = _mm256_loadu_ps(x + i + 8);
-            __m256 e0 = rough ? rough_term_avx2(x0, vm) : term_avx2(x0, vm, vs);
-            __m256 e1 = rough ? rough_term_avx2(x1, vm) : term_avx2(x1, vm, vs);
-            a0 = _mm256_add_ps(a0, e0);
-            a1 = _mm256_add_ps(a1, e1);
-            if (!from) continue;
-            f0 = _mm256_add_ps(f0, _mm256_and_ps(e0, _mm256_cmp_ps(x0, vt, _CMP_GE_OQ)));
-            f1 = _mm256_add_ps(f1, _mm256_and_ps(e1, _mm256_cmp_ps(x1, vt, _CMP_GE_OQ)));
-        }
-        sum += hsum(_mm256_add_ps(a0, a1));
-        if (from) *from += hsum(_mm256_add_ps(f0, f1));
-    }
-    return sum + sum_from_scalar<rough>(x + i, n - i, m, t, from);
+// One vector's terms, added to all, and to from[c] those with x >= t[c].
+template <bool rough, int cuts>
+HS_AVX2 inline void add_avx2(__m256 &all, __m256 *from, __m256 x, __m256 m, const __m256 *t) {
+    __m256 e = rough ? rough_term_avx2(x, m) : term_avx2(x, m, _mm256_set1_ps(log2_e));
+    all      = _mm256_add_ps(all, e);
+    for (int c = 0; c < cuts; c++)
+        from[c] = _mm256_add_ps(from[c], _mm256_and_ps(e, _mm256_cmp_ps(x, t[c], _CMP_GE_OQ)));
 }
 
-const kernels avx2_kernels = {block_max_avx2, collect_avx2, exp_sum_avx2, sum_from_avx2<false>, sum_from_avx2<true>};
+template <bool rough, int cuts> HS_AVX2 double sum_avx2(const float *x, int n, float m, const float *cut, double *from) {
+    const __m256 vm = _mm256_set1_ps(m), zero = _mm256_setzero_ps();
+    __m256       t[2] = {zero, zero};
+    for (int c = 0; c < cuts; c++) t[c] = _mm256_set1_ps(cut[c]);
+    double sum = 0;
+    int    i   = 0;
+    while (i + 16 <= n) {
+        int    end = i + 1024 < n ? i + 1024 : n; // as in exp_sum
+        __m256 a0 = zero, a1 = zero, f0[2] = {zero, zero}, f1[2] = {zero, zero};
+        for (; i + 16 <= end; i += 16) {
+            add_avx2<rough, cuts>(a0, f0, _mm256_loadu_ps(x + i), vm, t);
+            add_avx2<rough, cuts>(a1, f1, _mm256_loadu_ps(x + i + 8), vm, t);
+        }
+        sum += hsum(_mm256_add_ps(a0, a1));
+        for (int c = 0; c < cuts; c++) from[c] += hsum(_mm256_add_ps(f0[c], f1[c]));
+    }
+    for (; i < n; i++) {
+        float e = rough ? rough_term(x[i], m) : term(x[i], m, 1);
+        sum += e;
+        for (int c = 0; c < cuts; c++)
+            if (x[i] >= cut[c]) from[c] += e;
+    }
+    return sum;
+}
+
+template <bool rough> double sum_from_avx2(const float *x, int n, float m, float t, double *from) {
+    return from ? sum_avx2<rough, 1>(x, n, m, &t, from) : sum_avx2<rough, 0>(x, n, m, &t, from);
+}
+
+float block_max_sum_avx2(const float *x, int n, float *out, double *sum) {
+    float m = block_max_avx2(x, n, out);
+    *sum    = sum_avx2<false, 0>(x, n, m, nullptr, nullptr);
+    return m;
+}
+
+constexpr kernels avx2_kernels = {block_max_avx2,       block_max_sum_avx2,  collect_avx2,      exp_sum_avx2,
+                                  sum_from_avx2<false>, sum_from_avx2<true>, sum_avx2<true, 2>};
+
+constexpr kernels avx512_kernels = {block_max_avx2,       avx512::block_max_sum,  collect_avx2, exp_sum_avx2,
+                                    avx512::exp_sum_from, avx512::rough_sum_from, avx512::rough_sum_from2};
 
 #endif
+
+constexpr kernels scalar_kernels = {block_max_scalar,       block_max_sum_scalar,  collect_scalar, exp_sum_scalar,
+                                    sum_from_scalar<false>, sum_from_scalar<true>, rough_sum_from2_scalar};
 
 } // namespace
 
-const kernels scalar_kernels = {block_max_scalar, collect_scalar, exp_sum_scalar, sum_from_scalar<false>, sum_from_scalar<true>};
-
-const kernels &best_kernels() {
+const kernels &kernels_up_to(int level) {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2_kernels;
+    // VBMI stands for the CPUs (Ice Lake, Zen 4 and later) that do not slow
+    // their clock down for vectors of 512 bits.
+    if (level >= HS_SIMD_AVX512 && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vbmi"))
+        return avx512_kernels;
+    if (level >= HS_SIMD_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2_kernels;
 #endif
     return scalar_kernels;
+}
+
+int level_of(const kernels &k) {
+#if defined(__x86_64__)
+    if (&k == &avx512_kernels) return HS_SIMD_AVX512;
+    if (&k == &avx2_kernels) return HS_SIMD_AVX2;
+#endif
+    return HS_SIMD_NONE;
 }
 
 } // namespace hs

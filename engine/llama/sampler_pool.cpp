@@ -70,11 +70,11 @@ struct hs_sampler {
     }
 };
 
-hs_sampler *hs_sampler_new(int32_t n_vocab, int32_t threads, int32_t max_jobs, bool force_scalar) {
+hs_sampler *hs_sampler_new(int32_t n_vocab, int32_t threads, int32_t max_jobs, int32_t simd) {
     try {
         auto s     = std::make_unique<hs_sampler>();
         s->n_vocab = n_vocab;
-        s->kern    = force_scalar ? &hs::scalar_kernels : &hs::best_kernels();
+        s->kern    = &hs::kernels_up_to(simd);
         s->jobs.resize((size_t) max_jobs);
         s->lead.resize((size_t) max_jobs);
         for (int i = 0; i < threads; i++) s->scratch.push_back(std::make_unique<hs::scratch>(n_vocab, s->kern));
@@ -87,7 +87,7 @@ hs_sampler *hs_sampler_new(int32_t n_vocab, int32_t threads, int32_t max_jobs, b
 
 void    hs_sampler_free(hs_sampler *s) { delete s; }
 hs_job *hs_sampler_jobs(hs_sampler *s) { return s->jobs.data(); }
-bool    hs_sampler_simd(const hs_sampler *s) { return s->kern != &hs::scalar_kernels; }
+int32_t hs_sampler_simd(const hs_sampler *s) { return hs::level_of(*s->kern); }
 
 int hs_sample(hs_sampler *s, int32_t n) {
     int rows = 0;

@@ -27,10 +27,10 @@ func randomLogits(rng *rand.Rand, n int, flat bool) []float32 {
 }
 
 // topPLogits makes rows whose nucleus is a few tokens (peaked), some tokens
-// and a part of the noise (mixed), much of the noise, or nearly everything (flat).
+// and a part of the noise (mixed), much of the noise, or nearly everything (wide, flat).
 func topPLogits(rng *rand.Rand, n int, kind string) []float32 {
 	l := make([]float32, n)
-	spread := map[string]float64{"peaked": 2, "mixed": 2, "noise": 2, "flat": 0.1}[kind]
+	spread := map[string]float64{"peaked": 2, "mixed": 2, "noise": 2, "wide": 1, "flat": 0.1}[kind]
 	for i := range l {
 		l[i] = float32(rng.NormFloat64() * spread)
 	}
@@ -47,18 +47,34 @@ func topPLogits(rng *rand.Rand, n int, kind string) []float32 {
 	return l
 }
 
-func newSampler(t testing.TB, vocab, threads int, scalar bool) *llama.Sampler {
+// The kernels of the sampler, by their number in Sampler.SIMD.
+var kernels = []string{"scalar", "avx2", "avx512"}
+
+func newSampler(t testing.TB, vocab, threads int) *llama.Sampler {
 	t.Helper()
 	s, err := llama.NewSampler(vocab, 64, threads, nil)
-	if scalar {
-		s.Close()
-		s, err = llama.NewScalarSampler(vocab, 64, threads)
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
 	return s
+}
+
+// newSamplers makes one sampler for each kernel that this CPU runs.
+func newSamplers(t testing.TB, vocab int) []*llama.Sampler {
+	t.Helper()
+	var all []*llama.Sampler
+	for simd := range kernels {
+		s, err := llama.NewSamplerUpTo(simd, vocab, 64, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		if s.SIMD() == simd {
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 func newRow(t testing.TB, vocab int, p llama.SampleParams) *llama.Row {
@@ -126,8 +142,7 @@ func randomParams(rng *rand.Rand, vocab int) llama.SampleParams {
 // settings over random rows, with vectors and without.
 func TestKernelEqualsChain(t *testing.T) {
 	for _, vocab := range []int{1, 7, 127, 128, 1000, 5003} {
-		for _, scalar := range []bool{false, true} {
-			s := newSampler(t, vocab, 1, scalar)
+		for _, s := range newSamplers(t, vocab) {
 			for seed := range 150 {
 				rng := rand.New(rand.NewPCG(uint64(seed), uint64(vocab)))
 				logits := randomLogits(rng, vocab, seed%3 == 0)
@@ -157,7 +172,7 @@ func TestKernelEqualsChain(t *testing.T) {
 					t.Fatal(err)
 				}
 				if err := sameDistribution(gt, gp, wt, wp, 2e-5); err != nil {
-					t.Fatalf("vocab %d scalar %v seed %d %+v: %v", vocab, scalar, seed, p, err)
+					t.Fatalf("vocab %d %s seed %d %+v: %v", vocab, kernels[s.SIMD()], seed, p, err)
 				}
 				if !slices.Equal(before, logits) {
 					t.Fatal("the row was not restored")
@@ -212,7 +227,7 @@ func drawsFollow(t *testing.T, s *llama.Sampler, rows llama.Rows, row *llama.Row
 
 func TestDrawsFollowTheDistribution(t *testing.T) {
 	const vocab = 700
-	s := newSampler(t, vocab, 1, false)
+	s := newSampler(t, vocab, 1)
 	rng := rand.New(rand.NewPCG(7, 7))
 	rows := rowsOf(t, randomLogits(rng, vocab, false))
 	for name, set := range map[string]func(*llama.SampleParams){
@@ -235,8 +250,7 @@ func TestDrawsFollowTheDistribution(t *testing.T) {
 // the list that Distribution makes.
 func TestTopPDrawsFollowTheDistribution(t *testing.T) {
 	const vocab, draws = 3000, 2500
-	for _, scalar := range []bool{false, true} {
-		s := newSampler(t, vocab, 1, scalar)
+	for _, s := range newSamplers(t, vocab) {
 		for _, kind := range []string{"peaked", "mixed", "noise", "flat"} {
 			for seed, temp := range []float32{0.7, 1, 1.5} {
 				for _, topP := range []float32{0.1, 0.5, 0.95, 0.999} {
@@ -266,7 +280,7 @@ func TestTopPDrawsFollowTheDistribution(t *testing.T) {
 								t.Fatal(err)
 							}
 						}
-						name := fmt.Sprintf("scalar=%v/%s/temp%g/p%g/odd=%v", scalar, kind, temp, topP, odd)
+						name := fmt.Sprintf("%s/%s/temp%g/p%g/odd=%v", kernels[s.SIMD()], kind, temp, topP, odd)
 						t.Run(name, func(t *testing.T) { drawsFollow(t, s, rowsOf(t, l), row, vocab, draws) })
 					}
 				}
@@ -276,8 +290,7 @@ func TestTopPDrawsFollowTheDistribution(t *testing.T) {
 }
 
 func TestGreedyIsExact(t *testing.T) {
-	for _, scalar := range []bool{false, true} {
-		s := newSampler(t, 3001, 1, scalar)
+	for _, s := range newSamplers(t, 3001) {
 		p := llama.NewSampleParams()
 		p.Temperature = 0
 		row := newRow(t, 3001, p)
@@ -301,7 +314,7 @@ func TestGreedyIsExact(t *testing.T) {
 
 func TestSeedAndDrawDecide(t *testing.T) {
 	const vocab = 2000
-	s := newSampler(t, vocab, 1, false)
+	s := newSampler(t, vocab, 1)
 	rng := rand.New(rand.NewPCG(3, 3))
 	rows := rowsOf(t, randomLogits(rng, vocab, true))
 	p := llama.NewSampleParams()
@@ -328,14 +341,14 @@ func TestSeedAndDrawDecide(t *testing.T) {
 			t.Error("another seed, the same draws")
 		}
 	}
-	if s2 := newSampler(t, vocab, 1, true); s2.SIMD() {
-		t.Error("the scalar sampler uses vectors")
+	if all := newSamplers(t, vocab); all[0].SIMD() != 0 || all[len(all)-1].SIMD() != s.SIMD() {
+		t.Errorf("kernels from %d to %d, the sampler's own is %d", all[0].SIMD(), all[len(all)-1].SIMD(), s.SIMD())
 	}
 }
 
 func TestLogprobs(t *testing.T) {
 	const vocab = 1500
-	s := newSampler(t, vocab, 1, false)
+	s := newSampler(t, vocab, 1)
 	rng := rand.New(rand.NewPCG(5, 5))
 	l := randomLogits(rng, vocab, false)
 	rows := rowsOf(t, l)
@@ -377,7 +390,7 @@ func TestLogprobs(t *testing.T) {
 // sample one row with different edits.
 func TestRowsInParallel(t *testing.T) {
 	const vocab = 4000
-	one, many := newSampler(t, vocab, 1, false), newSampler(t, vocab, 4, false)
+	one, many := newSampler(t, vocab, 1), newSampler(t, vocab, 4)
 	rng := rand.New(rand.NewPCG(11, 11))
 	var logits [][]float32
 	for range 16 {
@@ -416,7 +429,7 @@ func TestRowsInParallel(t *testing.T) {
 }
 
 func TestSampleGuards(t *testing.T) {
-	s := newSampler(t, 100, 1, false)
+	s := newSampler(t, 100, 1)
 	rng := rand.New(rand.NewPCG(1, 1))
 	rows := rowsOf(t, randomLogits(rng, 100, true))
 	good := newRow(t, 100, llama.NewSampleParams())
@@ -500,15 +513,14 @@ func BenchmarkSample(b *testing.B) {
 		{"minp", func(p *llama.SampleParams) { p.MinP = 0.05 }},
 		{"topp", func(p *llama.SampleParams) { p.TopP = 0.95 }},
 		{"plain", func(p *llama.SampleParams) {}},
+		{"greedy-logprob", func(p *llama.SampleParams) { p.Temperature, p.Logprobs = 0, 0 }},
+		{"topk40-logprobs5", func(p *llama.SampleParams) { p.TopK, p.Logprobs = 40, 5 }},
 		{"topk40-logprobs20", func(p *llama.SampleParams) { p.TopK, p.Logprobs = 40, 20 }},
+		{"topk40-logprobs20-penalties", func(p *llama.SampleParams) { p.TopK, p.Logprobs, p.RepeatPenalty = 40, 20, 1.1 }},
+		{"topp-logprobs5", func(p *llama.SampleParams) { p.TopP, p.Logprobs = 0.95, 5 }},
 	} {
-		for _, scalar := range []bool{false, true} {
-			name := bc.name
-			if scalar {
-				name += "-scalar"
-			}
-			b.Run(name, func(b *testing.B) {
-				s := newSampler(b, vocab, 1, scalar)
+		for _, s := range newSamplers(b, vocab) {
+			b.Run(bc.name+"/"+kernels[s.SIMD()], func(b *testing.B) {
 				p := llama.NewSampleParams()
 				bc.set(&p)
 				row := newRow(b, vocab, p)
@@ -531,17 +543,17 @@ func BenchmarkSample(b *testing.B) {
 }
 
 // Top-p alone has no few candidates to look at: rows from one certain token to
-// a vocabulary of equals, 32 different ones a step as from memory and one as in
+// a vocabulary of near equals, 32 different ones a step as from memory and one as in
 // the cache.
 func BenchmarkSampleTopP(b *testing.B) {
 	const vocab, n = 151936, 32
-	for _, kind := range []string{"peaked", "mixed", "noise", "flat"} {
+	for _, kind := range []string{"peaked", "mixed", "noise", "wide", "flat"} {
 		rng := rand.New(rand.NewPCG(1, 2))
 		var logits [][]float32
 		for range n {
 			logits = append(logits, topPLogits(rng, vocab, kind))
 		}
-		for _, set := range [][2]float32{{1, 0.95}, {0.7, 0.95}, {1.5, 0.95}, {1, 0.5}, {1, 0.1}, {1.5, 0.1}} {
+		for _, set := range [][2]float32{{1, 0.95}, {0.7, 0.95}, {1.5, 0.95}, {1, 0.5}, {1, 0.1}, {1.5, 0.1}, {1, 0.05}} {
 			for _, rows := range []int{1, n} {
 				b.Run(fmt.Sprintf("%s/temp%g-p%g/rows%d", kind, set[0], set[1], rows), func(b *testing.B) {
 					p := llama.NewSampleParams()
@@ -556,7 +568,7 @@ func BenchmarkSampleTopP(b *testing.B) {
 // benchmarkRows samples the first so many rows of logits in each step.
 func benchmarkRows(b *testing.B, logits [][]float32, rows, threads int, p llama.SampleParams) {
 	vocab := len(logits[0])
-	s := newSampler(b, vocab, threads, false)
+	s := newSampler(b, vocab, threads)
 	var jobs []llama.Job
 	for i := range rows {
 		jobs = append(jobs, llama.Job{Row: newRow(b, vocab, p), Index: i})
@@ -615,7 +627,7 @@ func BenchmarkSampleRowsGoroutines(b *testing.B) {
 	var samplers [procs]*llama.Sampler
 	var jobs [procs][]llama.Job
 	for w := range procs {
-		samplers[w] = newSampler(b, vocab, 1, false)
+		samplers[w] = newSampler(b, vocab, 1)
 		for i := w; i < n; i += procs {
 			p := llama.NewSampleParams()
 			p.TopK, p.TopP, p.Temperature = 40, 0.95, 0.8

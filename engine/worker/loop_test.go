@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"hearth/engine"
@@ -649,6 +648,33 @@ func TestWarmUpRunsEveryShape(t *testing.T) {
 	}
 }
 
+// A window cache has room for the windows and one evaluation, so only one sequence is given a long context: prompts run behind it, too.
+func TestWarmUpFitsWindows(t *testing.T) {
+	for _, layout := range []batch.Layout{batch.LayoutUnified, batch.LayoutStreams} {
+		for _, window := range []int{8, 64, 500} {
+			cfg := batch.Config{Layout: layout, Cells: 8192, Context: 2048, Sequences: 4, Parking: 8, Chunk: 256, Outputs: 4, Window: window}
+			if cfg.WindowCells = window + cfg.Chunk; layout == batch.LayoutUnified {
+				cfg.WindowCells = 4*window + cfg.Chunk
+			}
+			m := newFakeModel(cfg) // kvsim refuses what llama.cpp would
+			m.async = true
+			costs, _, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(time.Minute), false, testLog(t), func(float64) {})
+			if err != nil {
+				t.Errorf("%s, window %d: %v", layout, window, err)
+			}
+			deep := 0
+			for _, c := range costs {
+				if c.span > cfg.Context/2 {
+					deep++
+				}
+			}
+			if deep < 3 {
+				t.Errorf("%s, window %d: %d shapes behind a long context", layout, window, deep)
+			}
+		}
+	}
+}
+
 // What start-up has no time for is run while the model is idle, and not while there is something in its memory.
 func TestWarmUpEndsInTimeAndGoesOnLater(t *testing.T) {
 	m := newFakeModel(batch.Config{Cells: 4096, Context: 1024, Sequences: 8, Parking: 8, Chunk: 128, Outputs: 8})
@@ -746,55 +772,4 @@ func TestRehearsalFitsEveryConfig(t *testing.T) {
 			t.Errorf("%+v: %v", cfg, err)
 		}
 	}
-}
-
-func TestOneSlowStepIsNotLearnt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newFakeModel(smallConfig())
-		l, err := newLoop(m, m.cfg, io.Discard, testLog(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		step := &batch.Step{Predicted: 10 * time.Millisecond}
-		for i, c := range []struct {
-			took, wait time.Duration
-			outlier    bool
-		}{
-			{8 * time.Millisecond, 0, false},
-			{time.Second, 0, true},
-			{60 * time.Millisecond, 0, true}, // the clocks are low
-			{9 * time.Millisecond, outlierSettle + 1, false},
-			{time.Second, 0, true},
-			{time.Second, 0, true},
-			{time.Second, 0, false}, // three in a row are the truth
-			{time.Second, 0, false},
-			{200 * time.Millisecond, 0, false},
-		} {
-			<-time.After(c.wait)
-			if got := l.outlier(step, c.took); got != c.outlier {
-				t.Errorf("step %d of %v: %v", i, c.took, got)
-			}
-		}
-	})
-}
-
-// Where prompts and decode rows take turns, prompts that have become slow for good show it all the same.
-func TestSlowTurnsAreLearnt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newFakeModel(smallConfig())
-		l, err := newLoop(m, m.cfg, io.Discard, testLog(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		decode := &batch.Step{Decodes: 8, Predicted: 10 * time.Millisecond}
-		prompt := &batch.Step{Prefills: 64, Predicted: 50 * time.Millisecond}
-		for i := range 6 {
-			if got := l.outlier(prompt, 300*time.Millisecond); got != (i < maxOutliers) {
-				t.Errorf("prompt %d: %v", i, got)
-			}
-			if got := l.outlier(decode, 50*time.Millisecond); got != (i < maxOutliers) { // the clocks are low, perhaps
-				t.Errorf("decode rows behind prompt %d: %v", i, got)
-			}
-		}
-	})
 }

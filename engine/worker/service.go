@@ -184,11 +184,7 @@ func (s *Service) prepareLoop(ctx context.Context, m Model, cfg *batch.Config, i
 	if !m.Async() {
 		cfg.NoPad = true // graphs are cheap there, and a padding row is computed like any other
 	}
-	limit := warmUpAll
-	if m.CanRelayout() {
-		limit = warmUpLimit
-	}
-	first, err := prepareLayout(ctx, m, *cfg, began.Add(limit), false, s.log, progress)
+	first, err := prepareLayout(ctx, m, *cfg, began.Add(warmUpLimit), false, s.log, progress)
 	if err != nil {
 		return nil, err
 	}

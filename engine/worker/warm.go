@@ -106,7 +106,7 @@ func (w *warmer) both(shapes []batch.Shape, brief bool) error {
 	}
 	for _, s := range shapes {
 		switch {
-		case !costly(&w.cfg, s) || !w.deepens() || brief && !w.comparable(s):
+		case !costly(&w.cfg, s) || !w.deepens(s) || brief && !w.comparable(s):
 			w.done++
 		case !ok:
 			w.missed = append(w.missed, later{s, true})
@@ -315,16 +315,20 @@ func (w *warmer) deepest() int {
 	return min(warmUpDepth, room)
 }
 
-// deepens says whether the model can be warmed up behind a long context: there is room, and it can do what fill takes.
-func (w *warmer) deepens() bool {
+// deepens says whether a shape can run behind a long context: there is room, and the model can do what fill takes.
+func (w *warmer) deepens(s batch.Shape) bool {
 	c := &w.cfg
-	return w.deepest() >= warmUpLeast && !c.NoCopy && !c.NoTrim && !c.Recurrent && c.Window == 0
+	return w.deepest() >= warmUpLeast && !c.NoCopy && !c.NoTrim && !c.Recurrent && (s.IDs() == 1 || !w.alone())
 }
+
+// alone says that only the first sequence is given a long context. In a window cache a cell that several sequences share stays, so that the
+// windows of all would soon hold nothing else.
+func (w *warmer) alone() bool { return w.cfg.Window > 0 }
 
 // fill gives every sequence the same tokens. ok is false when that cannot be, or when there is no time left.
 func (w *warmer) fill() (ok bool, err error) {
 	c, depth := &w.cfg, int32(w.deepest())
-	if !w.deepens() || w.late(w.deepest()) {
+	if !w.deepens(batch.Shape{Decode: 1}) || w.late(w.deepest()) {
 		return false, nil
 	}
 	if err := w.m.Clear(); err != nil {
@@ -333,7 +337,11 @@ func (w *warmer) fill() (ok bool, err error) {
 	if err := prefillSequence(w.ctx, w.m, c.Chunk, 0, int(depth)); err != nil {
 		return false, err
 	}
-	w.depth = depth
+	clear(w.lens)
+	w.depth, w.lens[0] = depth, depth
+	if w.alone() {
+		return true, nil
+	}
 	for id := range w.lens {
 		w.lens[id] = depth
 	}
