@@ -218,6 +218,10 @@ func TestLenient(t *testing.T) {
 		{"clamped to the context", chatWith(`"max_tokens":32000`), func(r engine.Request) bool { return r.MaxTokens == 4096 }},
 		{"integers as floats", chatWith(`"max_tokens":16.0,"seed":7.0`), func(r engine.Request) bool { return r.MaxTokens == 16 && *r.Sampling.Seed == 7 }},
 		{"random seed", chatWith(`"seed":-1`), func(r engine.Request) bool { return r.Sampling.Seed == nil }},
+		{"no mass at all is one token", chatWith(`"top_p":0,"typical_p":0`), func(r engine.Request) bool {
+			s := r.Sampling
+			return s.TopP > 0 && s.TopP < 1e-30 && s.TypicalP > 0 && s.TypicalP < 1e-30
+		}},
 		{"greedy", chatWith(`"temperature":0`), func(r engine.Request) bool { return r.Sampling.Temperature == 0 }},
 		{"defaults", chatWith(`"n":1`), func(r engine.Request) bool {
 			return r.Sampling.Temperature == 0.8 && r.Sampling.TopK == 40 && r.Sampling.TopP == 0.95 && r.Sampling.MinP == 0.05 && r.CachePrompt
