@@ -126,18 +126,27 @@ func rowError(err error) error {
 
 // settle checks the row's draw against its grammar and draws again where it does not fit.
 func (r *row) settle(m *model, job llama.Job) {
-	if err := r.r.Err(); err != nil && r.g == nil {
-		r.err = sampleError(err)
-		return
-	}
+	err := r.r.Err()
 	if r.g == nil {
+		if err != nil {
+			r.err = sampleError(err)
+		}
 		return
 	}
-	if ok, err := r.g.Allows(r.r.Token()); err == nil && ok && r.r.Err() == nil {
-		return
+	if err == nil {
+		if ok, err := r.g.Allows(r.r.Token()); err == nil && ok {
+			return
+		}
 	}
-	if err := m.s.Resample(m.rows, job, r.g); err != nil {
-		r.err = sampleError(err)
+	switch again := m.s.Resample(m.rows, job, r.g); {
+	case again == nil:
+	case err == nil && errors.Is(again, llama.ErrNoCandidate): // without the grammar there was one
+		r.err = &engine.Error{
+			Kind: engine.KindInvalid, Field: "grammar", Cause: again,
+			Message: "grammar leaves no token that can follow the text so far, and does not let it end",
+		}
+	default:
+		r.err = sampleError(again)
 	}
 }
 
