@@ -147,7 +147,7 @@ type Sampling struct {
 	// GrammarLazy starts the grammar only at a trigger.
 	GrammarLazy     bool
 	GrammarTriggers []Trigger
-	// MinKeep is the least number of candidates that the cutting samplers leave; 0 means 1.
+	// MinKeep is the least number of candidates that typical, top-p, min-p and XTC leave; 0 means 1.
 	MinKeep int
 }
 

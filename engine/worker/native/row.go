@@ -60,7 +60,7 @@ func (m *model) NewRow(p worker.RowParams) (worker.Row, error) {
 // chain are the settings that only llama.cpp's own samplers have; nil when none is used.
 func chain(s *engine.Sampling) *llama.ChainParams {
 	c := llama.ChainParams{
-		TopNSigma: max(0, s.TopNSigma), XTCProbability: s.XTCProbability, XTCThreshold: s.XTCThreshold,
+		TopNSigma: max(0, s.TopNSigma), XTCProbability: s.XTCProbability, XTCThreshold: s.XTCThreshold, MinKeep: s.MinKeep,
 		DynaRange: s.DynatempRange, DynaExponent: s.DynatempExponent,
 		Mirostat: s.Mirostat, MirostatTau: s.MirostatTau, MirostatEta: s.MirostatEta,
 	}
@@ -71,7 +71,7 @@ func chain(s *engine.Sampling) *llama.ChainParams {
 		c.DRYMultiplier, c.DRYBase = s.DRY.Multiplier, s.DRY.Base
 		c.DRYAllowedLength, c.DRYLastN, c.DRYBreakers = s.DRY.AllowedLength, s.DRY.PenaltyLastN, s.DRY.SequenceBreakers
 	}
-	on := c.TopNSigma > 0 || c.XTCProbability > 0 || c.DynaRange > 0 || c.Mirostat > 0 || c.Typical > 0 || c.DRYMultiplier > 0
+	on := c.TopNSigma > 0 || c.XTCProbability > 0 || c.DynaRange > 0 || c.Mirostat > 0 || c.Typical > 0 || c.DRYMultiplier > 0 || c.MinKeep > 1
 	// Greedy is greedy: of these only DRY changes which token is most likely.
 	if !on || s.Temperature == 0 && c.DRYMultiplier == 0 && c.Mirostat == 0 && c.DynaRange == 0 {
 		return nil
