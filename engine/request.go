@@ -147,7 +147,7 @@ type Sampling struct {
 	// GrammarLazy starts the grammar only at a trigger.
 	GrammarLazy     bool
 	GrammarTriggers []Trigger
-	// MinKeep is the least number of candidates that the cutting samplers leave; 0 means 1.
+	// MinKeep is the least number of candidates that typical, top-p, min-p and XTC leave; 0 means 1.
 	MinKeep int
 }
 
@@ -197,12 +197,37 @@ func (s *Sampling) Validate() error {
 	if s.Mirostat < 0 || s.Mirostat > 2 {
 		return Invalid("mirostat", "must be 0, 1 or 2")
 	}
+	if s.Mirostat > 0 && s.MirostatTau == 0 {
+		return Invalid("mirostat_tau", "must be more than 0")
+	}
+	if err := s.DRY.validate(); err != nil {
+		return err
+	}
 	if s.RepeatLastN < -1 {
 		return Invalid("repeat_last_n", "must be -1 or more")
 	}
 	for _, b := range s.LogitBias {
 		if v := float64(b.Value); math.IsNaN(v) || math.IsInf(v, 1) {
 			return Invalid("logit_bias", "must be finite, or -Inf to ban a token")
+		}
+	}
+	return nil
+}
+
+// maxBreaker is the length of the longest sequence breaker, in bytes: llama.cpp looks for each in the whole vocabulary.
+const maxBreaker = 256
+
+// validate checks what the table of Sampling.Validate cannot say: it holds only where DRY is on.
+func (d *DRY) validate() error {
+	if d.Multiplier == 0 {
+		return nil
+	}
+	if d.Base < 1 {
+		return Invalid("dry_base", "must be at least 1")
+	}
+	for _, b := range d.SequenceBreakers {
+		if b == "" || len(b) > maxBreaker {
+			return Invalid("dry_sequence_breakers", fmt.Sprintf("must hold strings of 1 to %d bytes", maxBreaker))
 		}
 	}
 	return nil

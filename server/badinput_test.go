@@ -112,6 +112,9 @@ func TestBadInput(t *testing.T) {
 		{"frequency_penalty", chatPath, chatWith(`"frequency_penalty":3`), 400, "frequency_penalty", "between -2 and 2"},
 		{"presence_penalty", chatPath, chatWith(`"presence_penalty":[]`), 400, "presence_penalty", "got an array"},
 		{"repeat_last_n", chatPath, chatWith(`"repeat_last_n":-2`), 400, "repeat_last_n", "between -1"},
+		{"mirostat tau", chatPath, chatWith(`"mirostat":2,"mirostat_tau":0`), 400, "mirostat_tau", "more than 0"},
+		{"dry base", chatPath, chatWith(`"dry_multiplier":1,"dry_base":0.5`), 400, "dry_base", "at least 1"},
+		{"dry breakers", chatPath, chatWith(`"dry_multiplier":1,"dry_sequence_breakers":["a",""]`), 400, "dry_sequence_breakers", "1 to 256 bytes"},
 		{"mirostat", chatPath, chatWith(`"mirostat":3`), 400, "mirostat", "between 0 and 2"},
 		{"dry_sequence_breakers", chatPath, chatWith(`"dry_sequence_breakers":[1]`), 400, "dry_sequence_breakers[0]", "must be a string"},
 		{"max_tokens zero", chatPath, chatWith(`"max_tokens":0`), 400, "max_tokens", "at least 1"},
@@ -218,6 +221,10 @@ func TestLenient(t *testing.T) {
 		{"clamped to the context", chatWith(`"max_tokens":32000`), func(r engine.Request) bool { return r.MaxTokens == 4096 }},
 		{"integers as floats", chatWith(`"max_tokens":16.0,"seed":7.0`), func(r engine.Request) bool { return r.MaxTokens == 16 && *r.Sampling.Seed == 7 }},
 		{"random seed", chatWith(`"seed":-1`), func(r engine.Request) bool { return r.Sampling.Seed == nil }},
+		{"no mass at all is one token", chatWith(`"top_p":0,"typical_p":0`), func(r engine.Request) bool {
+			s := r.Sampling
+			return s.TopP > 0 && s.TopP < 1e-30 && s.TypicalP > 0 && s.TypicalP < 1e-30
+		}},
 		{"greedy", chatWith(`"temperature":0`), func(r engine.Request) bool { return r.Sampling.Temperature == 0 }},
 		{"defaults", chatWith(`"n":1`), func(r engine.Request) bool {
 			return r.Sampling.Temperature == 0.8 && r.Sampling.TopK == 40 && r.Sampling.TopP == 0.95 && r.Sampling.MinP == 0.05 && r.CachePrompt

@@ -87,7 +87,7 @@ func (s *Server) routes() http.Handler {
 	})
 	nat := native.New(native.Config{
 		Models: s.deps.Models, Metrics: s.metrics, DefaultModel: s.cfg.DefaultModel, Version: s.deps.Version,
-		RenderChat: oai.RenderChat, Draining: s.draining.Load,
+		RenderChat: oai.RenderChat, Draining: s.draining.Load, WriteTimeout: s.cfg.WriteTimeout,
 	})
 	for _, route := range append(oai.Routes(), nat.Routes()...) {
 		h := s.handle(route.Handler)

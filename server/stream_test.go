@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -487,6 +488,43 @@ func TestMergedPrompts(t *testing.T) {
 	}
 	if err := f.model.WaitIdle(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestWholeReplyToAClientThatDoesNotRead: it holds the model no longer than the write timeout.
+func TestWholeReplyToAClientThatDoesNotRead(t *testing.T) {
+	f := newFixture(t, func(c *server.Config) { c.WriteTimeout = 50 * time.Millisecond })
+	long := strings.Repeat("x", 32<<20) // more than a socket's buffers hold
+	f.model.Script = func(engine.Request) enginetest.Play {
+		return enginetest.Play{Steps: []enginetest.Step{{Event: engine.Event{
+			Tokens: []engine.Token{'x'}, Text: long, Finish: engine.FinishStop, Usage: &engine.Usage{CompletionTokens: 1},
+		}}}}
+	}
+	s := f.listen()
+	conn, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	body := textWith(`"max_tokens":1`)
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n%s", textPath, s.Listener.Addr(), len(body), body)
+	if _, err := conn.Read(make([]byte, 1)); err != nil { // it answers, and nobody reads on
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.Close() // waits for the handler
+	}()
+	select {
+	case <-ended:
+	case <-time.After(4 * time.Second):
+		t.Error("the handler still waits for the client")
+		conn.Close()
+		<-ended
+	}
+	if log := f.log.String(); !strings.Contains(log, "status=499") {
+		t.Errorf("the log does not say 499: %s", log)
 	}
 }
 

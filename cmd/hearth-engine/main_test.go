@@ -133,6 +133,9 @@ func ask(ctx context.Context, m engine.Model, r engine.Request) (answer, error) 
 		if ev.Finish != "" {
 			a.finish[ev.Choice] = ev.Finish
 		}
+		if ev.Err != nil {
+			return a, ev.Err
+		}
 		if ev.Usage != nil {
 			a.usage = *ev.Usage
 		}
@@ -306,6 +309,12 @@ func TestGrammarHolds(t *testing.T) {
 	if len(a.text[0]) != 4 || a.text[0][0] != '{' || a.text[0][3] != '}' || a.finish[0] != engine.FinishStop {
 		t.Errorf("text %q, finish %q", a.text[0], a.finish[0])
 	}
+	// The grammar lets the text end, and nothing else may follow: that is not the engine's fault.
+	r.IgnoreEOS = true
+	if _, err := ask(t.Context(), m, r); engine.KindOf(err) != engine.KindInvalid || !strings.Contains(err.Error(), "grammar") {
+		t.Errorf("a grammar without a way on: %v", err)
+	}
+	r.IgnoreEOS = false
 	r.Sampling.Grammar = "root ::= ("
 	if _, err := ask(t.Context(), m, r); engine.KindOf(err) != engine.KindInvalid {
 		t.Errorf("a broken grammar: %v", err)

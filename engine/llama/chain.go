@@ -26,6 +26,7 @@ type ChainParams struct {
 	Typical        float32 // locally typical mass; 0 or 1 = off
 	XTCProbability float32 // 0 = off
 	XTCThreshold   float32
+	MinKeep        int     // least number of candidates that typical, top-p, min-p and XTC leave; 0 = 1
 	DynaRange      float32 // temperature moves within +- this; 0 = off
 	DynaExponent   float32 // 0 = 1
 
@@ -65,6 +66,8 @@ func (c *ChainParams) validate() error {
 		return bad("XTCProbability", c.XTCProbability)
 	case !nonneg(c.XTCThreshold):
 		return bad("XTCThreshold", c.XTCThreshold)
+	case c.MinKeep < 0 || c.MinKeep > math.MaxInt32:
+		return bad("MinKeep", c.MinKeep)
 	case !nonneg(c.DynaRange):
 		return bad("DynaRange", c.DynaRange)
 	case !nonneg(c.DynaExponent):
@@ -106,7 +109,8 @@ func newChain(m *Model, p SampleParams) (*C.hs_chain, error) {
 		top_n_sigma: C.float(c.TopNSigma), top_k: C.int32_t(p.TopK), typical_p: C.float(typical),
 		top_p: C.float(p.TopP), min_p: C.float(p.MinP),
 		xtc_probability: C.float(c.XTCProbability), xtc_threshold: C.float(c.XTCThreshold),
-		temp: C.float(p.Temperature), dyna_range: C.float(c.DynaRange), dyna_exponent: C.float(exponent),
+		min_keep: C.int32_t(max(1, c.MinKeep)),
+		temp:     C.float(p.Temperature), dyna_range: C.float(c.DynaRange), dyna_exponent: C.float(exponent),
 		mirostat: C.int32_t(c.Mirostat), mirostat_tau: C.float(c.MirostatTau), mirostat_eta: C.float(c.MirostatEta),
 		mirostat_m: mirostatM, seed: C.uint64_t(p.Seed),
 	}

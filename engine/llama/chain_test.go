@@ -90,6 +90,17 @@ func TestChainSamplers(t *testing.T) {
 	if len(typical) == 0 || len(typical) > 2 {
 		t.Errorf("typical left %v", typical)
 	}
+	for name, filter := range map[string]func(*llama.SampleParams){
+		"top-p":   func(p *llama.SampleParams) { p.TopP = 0.1 },
+		"min-p":   func(p *llama.SampleParams) { p.MinP = 1 },
+		"typical": func(p *llama.SampleParams) { p.Chain.Typical = 0.1 },
+	} {
+		one := dist(chainRow(t, filter))
+		two := dist(chainRow(t, func(p *llama.SampleParams) { filter(p); p.Chain.MinKeep = 2 }))
+		if len(one) != 1 || len(two) != 2 {
+			t.Errorf("%s left %v, and %v where two are to be kept", name, one, two)
+		}
+	}
 	flat := dist(chainRow(t, func(p *llama.SampleParams) { p.Chain.DynaRange = 0.9 }))
 	plain := dist(chainRow(t, func(p *llama.SampleParams) {}))
 	if math.Abs(float64(flat[10]-plain[10])) < 1e-3 {

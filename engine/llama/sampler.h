@@ -92,6 +92,7 @@ typedef struct hs_chain_params {
     float    typical_p; // 1: off
     float    top_p, min_p; // 1 and 0: off
     float    xtc_probability, xtc_threshold;
+    int32_t  min_keep; // least number of candidates that typical, top-p, min-p and XTC leave, at least 1
     float    temp, dyna_range, dyna_exponent;
     int32_t  mirostat; // 0, 1 or 2; replaces the filters
     float    mirostat_tau, mirostat_eta;

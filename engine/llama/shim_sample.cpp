@@ -44,9 +44,9 @@ int hs_chain_new(const hs_model *m, const hs_chain_params *p, hs_chain **out, hs
         if (p->mirostat == 0) {
             if (p->top_n_sigma > 0) c->add(llama_sampler_init_top_n_sigma(p->top_n_sigma));
             if (p->top_k > 0) c->add(llama_sampler_init_top_k(p->top_k));
-            if (p->typical_p < 1) c->add(llama_sampler_init_typical(p->typical_p, 1));
-            if (p->top_p < 1) c->add(llama_sampler_init_top_p(p->top_p, 1));
-            if (p->min_p > 0) c->add(llama_sampler_init_min_p(p->min_p, 1));
+            if (p->typical_p < 1) c->add(llama_sampler_init_typical(p->typical_p, p->min_keep));
+            if (p->top_p < 1) c->add(llama_sampler_init_top_p(p->top_p, p->min_keep));
+            if (p->min_p > 0) c->add(llama_sampler_init_min_p(p->min_p, p->min_keep));
             if (p->xtc_probability > 0) c->steps.push_back({nullptr, true});
             c->add(llama_sampler_init_temp_ext(p->temp, p->dyna_range, p->dyna_exponent));
         } else {
@@ -108,7 +108,7 @@ llama_token_data_array run(hs::scratch &s, hs_row *r, const float *x, uint64_t r
         // Its own stream of draws, apart from the final one's.
         uint32_t seed = (uint32_t) hs::draw_bits(~row_seed, r->draw) & 0x7fffffff;
         std::unique_ptr<llama_sampler, void (*)(llama_sampler *)> xtc(
-            llama_sampler_init_xtc(c.p.xtc_probability, c.p.xtc_threshold, 1, seed), llama_sampler_free);
+            llama_sampler_init_xtc(c.p.xtc_probability, c.p.xtc_threshold, c.p.min_keep, seed), llama_sampler_free);
         if (!xtc) throw std::bad_alloc();
         llama_sampler_apply(xtc.get(), &a);
     }

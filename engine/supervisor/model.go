@@ -162,10 +162,12 @@ func (m *model) Generate(ctx context.Context, req engine.Request) (engine.Stream
 	}
 }
 
+// randomSeed has 53 bits, so that a client that sends it again, out of a reply's timings, can: JSON's numbers are exact
+// that far everywhere, and the API's seed is an int64.
 func randomSeed() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand documents that it crashes instead)
-	return binary.LittleEndian.Uint64(b[:])
+	return binary.LittleEndian.Uint64(b[:]) >> 11
 }
 
 // Tokenize implements engine.Model.

@@ -399,6 +399,15 @@ func TestNewRequestsWaitForARestartUpToABound(t *testing.T) {
 	})
 }
 
+// TestSeedCanBeSentAgain: a reply says its seed, and JavaScript's numbers have 53 bits.
+func TestSeedCanBeSentAgain(t *testing.T) {
+	for range 100 {
+		if seed := randomSeed(); seed >= 1<<53 {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
 func TestReplayCarriesJournalAndSeed(t *testing.T) {
 	inBubble(t, Config{}, anyModel{}, func(t *testing.T, p *Pool, l *memory) {
 		m, release := use(t, p, "a")

@@ -2,10 +2,15 @@ package api
 
 import (
 	"encoding/json/jsontext"
+	"errors"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
+	"time"
 	"unicode/utf8"
+
+	"hearth/engine"
 )
 
 const hexDigits = "0123456789abcdef"
@@ -87,13 +92,36 @@ func AppendFloat(b []byte, f float64) []byte {
 	return strconv.AppendFloat(b, f, 'g', -1, 64)
 }
 
-// WriteJSON writes body, which must be JSON, as the whole response.
-func WriteJSON(w http.ResponseWriter, status int, body []byte) error {
+// writePiece is how much of a body goes out under one deadline, in bytes: a slow client gets a new one for each piece.
+const writePiece = 64 << 10
+
+// WriteJSON writes body, which must be JSON, as the whole response. timeout is how long a piece of it may wait for a client
+// that does not read; 0: for ever. It returns when the body is out of the server's hands, or with KindCancelled.
+func WriteJSON(w http.ResponseWriter, status int, body []byte, timeout time.Duration) error {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, err := w.Write(body)
-	return err
+	ctl := http.NewResponseController(w) // recorders in tests have no deadlines
+	if timeout > 0 {
+		defer func() { _ = ctl.SetWriteDeadline(time.Time{}) }() // net/http leaves it on a connection that serves more requests
+	}
+	for piece := range slices.Chunk(body, writePiece) {
+		if timeout > 0 {
+			_ = ctl.SetWriteDeadline(time.Now().Add(timeout))
+		}
+		if _, err := w.Write(piece); err != nil {
+			return ClientGone(err)
+		}
+	}
+	if err := ctl.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return ClientGone(err)
+	}
+	return nil
+}
+
+// ClientGone says that a write failed: nobody reads any more.
+func ClientGone(err error) error {
+	return &engine.Error{Kind: engine.KindCancelled, Message: "the client stopped reading", Cause: err}
 }
 
 // kindName says what a JSON value is, for error messages.

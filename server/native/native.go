@@ -7,6 +7,7 @@ package native
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -15,7 +16,7 @@ import (
 	"hearth/server/metrics"
 )
 
-// Config is what the API works with. All fields but DefaultModel must be set.
+// Config is what the API works with. All fields but DefaultModel and WriteTimeout must be set.
 type Config struct {
 	Models       api.Models
 	Metrics      *metrics.Metrics
@@ -25,6 +26,8 @@ type Config struct {
 	RenderChat func(o *api.Object, info engine.Info) (string, error)
 	// Draining reports whether the server is shutting down.
 	Draining func() bool
+	// WriteTimeout is how long a reply may wait for a client that does not read; 0: for ever.
+	WriteTimeout time.Duration
 }
 
 // API holds the handlers.
@@ -61,7 +64,7 @@ func (a *API) root(c *gin.Context) error {
 
 // health says that the process answers; it does not look at models.
 func (a *API) health(c *gin.Context) error {
-	return api.WriteJSON(c.Writer, http.StatusOK, []byte(`{"status":"ok"}`))
+	return api.WriteJSON(c.Writer, http.StatusOK, []byte(`{"status":"ok"}`), a.cfg.WriteTimeout)
 }
 
 // ready answers 200 when requests can be served, and 503 with what there is to wait for otherwise: the model that the

@@ -30,7 +30,7 @@ func (a *API) withModel(c *gin.Context, f func(o *api.Object, model engine.Model
 	if err != nil {
 		return err
 	}
-	return api.WriteJSON(c.Writer, http.StatusOK, body)
+	return api.WriteJSON(c.Writer, http.StatusOK, body, a.cfg.WriteTimeout)
 }
 
 // tokenize returns {"tokens":[...]}: ids, or with with_pieces objects of id and piece, where a piece that is not UTF-8

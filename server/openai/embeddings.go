@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"net/http"
 	"strconv"
 
 	"github.com/gin-gonic/gin"
@@ -77,7 +76,7 @@ func (a *API) embeddings(c *gin.Context) error {
 	b = append(b, `],"model":`...)
 	b = api.AppendString(b, info.Name)
 	b = appendInputUsage(b, result)
-	return api.WriteJSON(c.Writer, http.StatusOK, append(b, '}'))
+	return a.reply(c, append(b, '}'))
 }
 
 // embed calls the model and counts; errors about the prompt name field.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -78,7 +79,7 @@ func (a *API) stream(ctx context.Context, j job, out *api.EventStream) error {
 		}
 		if buf = s.chunk(buf[:0], &ev); len(buf) > 0 {
 			if err := out.Write(buf); err != nil {
-				return clientGone(err)
+				return api.ClientGone(err)
 			}
 		}
 	}
@@ -87,7 +88,7 @@ func (a *API) stream(ctx context.Context, j job, out *api.EventStream) error {
 		return err
 	}
 	if err := out.Write(s.tail(buf[:0], usage)); err != nil {
-		return clientGone(err)
+		return api.ClientGone(err)
 	}
 	return nil
 }
@@ -103,9 +104,9 @@ func renameField(err error, field string) error {
 	return &renamed
 }
 
-// clientGone says that a write failed: nobody reads any more.
-func clientGone(err error) error {
-	return &engine.Error{Kind: engine.KindCancelled, Message: "the client stopped reading", Cause: err}
+// reply sends a whole reply.
+func (a *API) reply(c *gin.Context, body []byte) error {
+	return api.WriteJSON(c.Writer, http.StatusOK, body, a.cfg.Stream.WriteTimeout)
 }
 
 func (a *API) collect(c *gin.Context, ctx context.Context, j job) error {
@@ -135,7 +136,7 @@ func (a *API) collect(c *gin.Context, ctx context.Context, j job) error {
 		return err
 	}
 	body := j.shape(run.head).reply(nil, choices, usage)
-	return api.WriteJSON(c.Writer, 200, body)
+	return a.reply(c, body)
 }
 
 // running is a generation under way: its events and what they cost.

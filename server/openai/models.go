@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,7 +24,7 @@ func (a *API) listModels(c *gin.Context) error {
 		}
 		b = appendModel(b, e, loaded)
 	}
-	return api.WriteJSON(c.Writer, http.StatusOK, append(b, "]}"...))
+	return a.reply(c, append(b, "]}"...))
 }
 
 // getModel answers for one model. Ids hold slashes and colons, so the route takes the rest of the path.
@@ -40,7 +39,7 @@ func (a *API) getModel(c *gin.Context) error {
 	}
 	for _, e := range entries {
 		if e.Name == id || slices.Contains(e.Aliases, id) {
-			return api.WriteJSON(c.Writer, http.StatusOK, appendModel(nil, e, a.cfg.Models.Loaded()))
+			return a.reply(c, appendModel(nil, e, a.cfg.Models.Loaded()))
 		}
 	}
 	return &engine.Error{Kind: engine.KindNotFound, Field: "model", Message: "there is no model " + strconv.Quote(id)}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"net/http"
 	"slices"
 	"strconv"
 
@@ -118,7 +117,7 @@ func (a *API) rerank(c *gin.Context) error {
 			scores[i] = float32(1 / (1 + math.Exp(-float64(row[0]))))
 		}
 	}
-	return api.WriteJSON(c.Writer, http.StatusOK, r.encode(info.Name, scores, result))
+	return a.reply(c, r.encode(info.Name, scores, result))
 }
 
 // encode orders the documents by falling score.

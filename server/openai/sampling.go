@@ -36,10 +36,10 @@ const (
 func decodeSampling(o *api.Object, vocab int) engine.Sampling {
 	s := DefaultSampling()
 	s.Temperature = o.Float("temperature", s.Temperature, 0, 100)
-	s.TopP = o.Float("top_p", s.TopP, 0, 1)
+	s.TopP = atLeastOne(o.Float("top_p", s.TopP, 0, 1))
 	s.TopK = int(o.Int("top_k", int64(s.TopK), -1, maxTopK))
 	s.MinP = o.Float("min_p", s.MinP, 0, 1)
-	s.TypicalP = o.Float("typical_p", s.TypicalP, 0, 1)
+	s.TypicalP = atLeastOne(o.Float("typical_p", s.TypicalP, 0, 1))
 	s.TopNSigma = o.Float("top_n_sigma", s.TopNSigma, -1, 1000)
 	s.DynatempRange = o.Float("dynatemp_range", 0, 0, 100)
 	s.DynatempExponent = o.Float("dynatemp_exponent", s.DynatempExponent, 0, 100)
@@ -72,6 +72,10 @@ func decodeSampling(o *api.Object, vocab int) engine.Sampling {
 	s.Grammar = o.Str("grammar", "")
 	return s
 }
+
+// atLeastOne keeps a mass of 0 apart from engine.Sampling's 0, which is off: it leaves one token, as OpenAI's and
+// llama.cpp's do, and clients ask so for a reply without chance.
+func atLeastOne(p float32) float32 { return max(p, math.SmallestNonzeroFloat32) }
 
 // decodeSeed returns nil for no seed and for -1, with which llama.cpp's clients ask for a random one.
 func decodeSeed(o *api.Object) *uint64 {

@@ -23,7 +23,7 @@ type textShape struct {
 // textState is one choice's progress.
 type textState struct {
 	opened  bool
-	offset  int // characters sent, for text_offset
+	offset  int // characters of the tokens whose log-probabilities were sent, for text_offset
 	pending []engine.TokenLogprob
 }
 
@@ -76,11 +76,13 @@ func (s *textShape) chunk(b []byte, ev *engine.Event) []byte {
 	b = append(b, `,"logprobs":`...)
 	if s.out.logprobs {
 		b = appendTextLogprobs(b, st.pending, s.out.topLogprobs, st.offset)
+		for i := range st.pending {
+			st.offset += utf8.RuneCount(st.pending[i].Bytes)
+		}
 		st.pending = st.pending[:0]
 	} else {
 		b = append(b, "null"...)
 	}
-	st.offset += utf8.RuneCountInString(text)
 	b = append(b, `,"finish_reason":`...)
 	if ev.Finish == "" {
 		b = append(b, "null"...)

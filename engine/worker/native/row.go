@@ -60,7 +60,7 @@ func (m *model) NewRow(p worker.RowParams) (worker.Row, error) {
 // chain are the settings that only llama.cpp's own samplers have; nil when none is used.
 func chain(s *engine.Sampling) *llama.ChainParams {
 	c := llama.ChainParams{
-		TopNSigma: max(0, s.TopNSigma), XTCProbability: s.XTCProbability, XTCThreshold: s.XTCThreshold,
+		TopNSigma: max(0, s.TopNSigma), XTCProbability: s.XTCProbability, XTCThreshold: s.XTCThreshold, MinKeep: s.MinKeep,
 		DynaRange: s.DynatempRange, DynaExponent: s.DynatempExponent,
 		Mirostat: s.Mirostat, MirostatTau: s.MirostatTau, MirostatEta: s.MirostatEta,
 	}
@@ -71,7 +71,7 @@ func chain(s *engine.Sampling) *llama.ChainParams {
 		c.DRYMultiplier, c.DRYBase = s.DRY.Multiplier, s.DRY.Base
 		c.DRYAllowedLength, c.DRYLastN, c.DRYBreakers = s.DRY.AllowedLength, s.DRY.PenaltyLastN, s.DRY.SequenceBreakers
 	}
-	on := c.TopNSigma > 0 || c.XTCProbability > 0 || c.DynaRange > 0 || c.Mirostat > 0 || c.Typical > 0 || c.DRYMultiplier > 0
+	on := c.TopNSigma > 0 || c.XTCProbability > 0 || c.DynaRange > 0 || c.Mirostat > 0 || c.Typical > 0 || c.DRYMultiplier > 0 || c.MinKeep > 1
 	// Greedy is greedy: of these only DRY changes which token is most likely.
 	if !on || s.Temperature == 0 && c.DRYMultiplier == 0 && c.Mirostat == 0 && c.DynaRange == 0 {
 		return nil
@@ -126,18 +126,27 @@ func rowError(err error) error {
 
 // settle checks the row's draw against its grammar and draws again where it does not fit.
 func (r *row) settle(m *model, job llama.Job) {
-	if err := r.r.Err(); err != nil && r.g == nil {
-		r.err = sampleError(err)
-		return
-	}
+	err := r.r.Err()
 	if r.g == nil {
+		if err != nil {
+			r.err = sampleError(err)
+		}
 		return
 	}
-	if ok, err := r.g.Allows(r.r.Token()); err == nil && ok && r.r.Err() == nil {
-		return
+	if err == nil {
+		if ok, err := r.g.Allows(r.r.Token()); err == nil && ok {
+			return
+		}
 	}
-	if err := m.s.Resample(m.rows, job, r.g); err != nil {
-		r.err = sampleError(err)
+	switch again := m.s.Resample(m.rows, job, r.g); {
+	case again == nil:
+	case err == nil && errors.Is(again, llama.ErrNoCandidate): // without the grammar there was one
+		r.err = &engine.Error{
+			Kind: engine.KindInvalid, Field: "grammar", Cause: again,
+			Message: "grammar leaves no token that can follow the text so far, and does not let it end",
+		}
+	default:
+		r.err = sampleError(again)
 	}
 }
 
