@@ -24,6 +24,7 @@ type costModel struct {
 	origin [len(buckets)]int32   // span of the first observation: what does not vary must not look like a slope
 	alone  prefillCosts          // an evaluation of prefill rows in a step without decode rows
 	beside prefillCosts          // in a step with decode rows: what it adds to them if it is one of its own, all of it if not
+	hoping bool                  // for a chunk that may be chosen: sizes that were not seen in service are thought to take less
 	forgot time.Duration         // when prices were last forgotten
 }
 
@@ -137,6 +138,9 @@ func (m *costModel) fillTime(e evaluation, beside bool) (float64, bool) {
 	t, ok := first.predict(e.rows, e.kv)
 	if !ok {
 		t, ok = second.predict(e.rows, e.kv)
+	}
+	if m.hoping {
+		t -= first.hope(e.rows)
 	}
 	return t, ok
 }

@@ -329,10 +329,13 @@ func (s *Scheduler) apply(p packing) int {
 	return chosen
 }
 
-// timeOf predicts this step with a packing, in seconds. It leaves take and fill at 0.
+// timeOf predicts this step with a packing, in seconds; hopefully beside decode rows, where a promise bounds it, if all rows are of use:
+// padding is for sizes that are known. It leaves take and fill at 0.
 func (s *Scheduler) timeOf(p packing) (float64, bool) {
 	n := s.apply(p)
+	s.cost.hoping = s.promised && p.to == 0
 	t, ok := s.cost.predict(s.sketch())
+	s.cost.hoping = false
 	for _, r := range s.prefills[:n] {
 		r.take, r.fill = 0, 0
 	}

@@ -19,6 +19,7 @@ func (s *Scheduler) choosePrefills() {
 	base := s.decodeTime()
 	target := s.stepTarget(base) - s.host.spent
 	decodes := s.decodes
+	s.promised = len(decodes) > 0
 	if apart := s.split.equal && len(decodes) > 0; apart {
 		if s.lastPrefill {
 			s.comeAlong()

@@ -83,12 +83,13 @@ type Scheduler struct {
 	draining   bool // nothing is admitted, so that the layout can be changed
 	drainUntil time.Duration
 
-	slip    slip                  // how much longer than predicted the time between tokens is
-	turn    float64               // running mean of what a decode-only step behind prompt rows takes longer, in seconds
-	turns   int                   // how many more of them may be learnt from
-	behind  bool                  // the prompts of the step that is planned are behind a long context
-	perStep float64               // of that, what a step with prompt rows causes that is planned
-	usual   [len(buckets)]usually // by the number of rows
+	slip     slip                  // how much longer than predicted the time between tokens is
+	turn     float64               // running mean of what a decode-only step behind prompt rows takes longer, in seconds
+	turns    int                   // how many more of them may be learnt from
+	behind   bool                  // the prompts of the step that is planned are behind a long context
+	promised bool                  // others wait for tokens meanwhile
+	perStep  float64               // of that, what a step with prompt rows causes that is planned
+	usual    [len(buckets)]usually // by the number of rows
 
 	isRunning func(id int) bool
 }
