@@ -205,8 +205,11 @@ func (b *bencher) turns(ctx context.Context, repeat int, raw, via func() (benchR
 	for i := range repeat + 1 {
 		for k, fn := range fns {
 			r, err := fn()
-			if err == nil && k == 0 {
+			switch {
+			case err == nil && k == 0:
 				err = b.m.Clear() // the worker's scheduler counts on an empty memory
+			case err == nil:
+				err = b.served.settle(ctx)
 			}
 			if err != nil {
 				return nil, err

@@ -22,6 +22,7 @@ import (
 // served measures the same loads as the raw loops through the worker: scheduler, sampler, text and one frame a step over
 // a unix socket. It uses the very context of the raw loops, which must be idle meanwhile.
 type served struct {
+	client enginepb.WorkerClient
 	stream enginepb.Worker_ServeClient
 	next   uint64
 	close  func()
@@ -65,6 +66,7 @@ func startServed(ctx context.Context, m worker.Model, log *slog.Logger) (*served
 	stop := s.close
 	s.close = func() { _ = conn.Close(); stop() }
 	c := enginepb.NewWorkerClient(conn)
+	s.client = c
 	began := time.Now()
 	load, err := c.Load(ctx, &enginepb.LoadSpec{Name: "bench", Path: "open"})
 	for err == nil {
@@ -81,6 +83,29 @@ func startServed(ctx context.Context, m worker.Model, log *slog.Logger) (*served
 	}
 	return s, nil
 }
+
+// settle waits until the worker rests: behind its last answer it still frees what that held, in the context that the raw loop uses next.
+func (s *served) settle(ctx context.Context) error {
+	for last := uint64(0); ; {
+		h, err := s.client.Health(ctx, &enginepb.HealthRequest{})
+		if err != nil {
+			return enginepb.FromStatusError(err)
+		}
+		n := h.GetStats().GetSteps()
+		if h.GetStats().GetRunning() == 0 && h.GetStepAgeNs() == 0 && n == last {
+			return nil
+		}
+		last = n
+		select {
+		case <-time.After(settlePoll):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// settlePoll is for how long the worker must have planned nothing; planning what is left takes microseconds.
+const settlePoll = 20 * time.Millisecond
 
 // decode measures n clients whose prompts have length tokens each. What counts is the time between the first and the
 // last of b.steps frames in which every client got a token; then all are cancelled.
