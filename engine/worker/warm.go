@@ -87,7 +87,7 @@ func warmUp(ctx context.Context, m Model, cfg batch.Config, until time.Time, bri
 	case len(w.missed) > 0:
 		log.Warn("the warm-up ran out of time: the rest follows while the model is idle", "shapes_left", len(w.missed), "of", w.total)
 	}
-	if err := w.again(); err != nil {
+	if err := w.again(func() bool { return ctx.Err() != nil }); err != nil {
 		return nil, nil, err
 	}
 	progress(1)
@@ -189,7 +189,7 @@ func (w *warmer) goOn(busy func() bool) ([]warmed, error) {
 	}
 	w.depth = 0
 	if err == nil {
-		err = w.again()
+		err = w.again(busy)
 	}
 	if err != nil {
 		return nil, err
@@ -219,11 +219,10 @@ func (w *warmer) shape(s batch.Shape) error {
 		w.missed = append(w.missed, later{s, w.depth > 0})
 		return nil
 	}
-	began := time.Now()
-	if err := w.run(s); err != nil {
+	first, err := w.timed(s)
+	if err != nil {
 		return err
 	}
-	first := time.Since(began)
 	if first > slowShape {
 		w.compiled = time.Now()
 	}
@@ -233,11 +232,11 @@ func (w *warmer) shape(s batch.Shape) error {
 	}
 	measured := time.Now()
 	for n := 0; !w.slow && (n == 0 || n < timedRuns && (s.Prefill == 0 || costly(&w.cfg, s)) || first > slowShape && time.Since(measured) < settle); n++ {
-		began = time.Now()
-		if err := w.run(s); err != nil {
+		d, err := w.timed(s)
+		if err != nil {
 			return err
 		}
-		if d := time.Since(began); n == 0 || d < took {
+		if n == 0 || d < took {
 			took = d
 		}
 	}
@@ -264,9 +263,9 @@ const (
 	againLimit = time.Second
 )
 
-// again measures shapes once more that were measured with low clocks. Start-up has no time to wait after each compilation, and with an empty
-// shader cache most of what it measures comes behind one.
-func (w *warmer) again() error {
+// again measures shapes once more that were measured with low clocks, until busy says that there is something better to do. Start-up has no
+// time to wait after each compilation, and with an empty shader cache most of what it measures comes behind one.
+func (w *warmer) again(busy func() bool) error {
 	until := time.Now().Add(againLimit)
 	w.depth = 0
 	for i := range w.out {
@@ -276,17 +275,24 @@ func (w *warmer) again() error {
 		}
 		c.doubtful = false
 		for n := 0; n < timedRuns || time.Since(w.compiled) < clocksUp; n++ {
-			if time.Now().After(until) {
+			if busy() || time.Now().After(until) {
 				return nil
 			}
-			began := time.Now()
-			if err := w.run(c.shape); err != nil {
+			d, err := w.timed(c.shape)
+			if err != nil {
 				return err
 			}
-			c.duration = min(c.duration, time.Since(began))
+			c.duration = min(c.duration, d)
 		}
 	}
 	return nil
+}
+
+// timed is run, and how long that took.
+func (w *warmer) timed(s batch.Shape) (time.Duration, error) {
+	began := time.Now()
+	err := w.run(s)
+	return time.Since(began), err
 }
 
 // run decodes one step of a shape and takes its tokens back.

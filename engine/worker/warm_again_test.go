@@ -8,6 +8,18 @@ import (
 	"hearth/engine/batch"
 )
 
+// Who asks for something while idle time is used does not wait for a second look at what was measured.
+func TestMeasuringAgainEndsForAMessage(t *testing.T) {
+	m := newFakeModel(smallConfig())
+	steps := 0
+	m.decode = func([]batch.Row) { steps++ }
+	w := &warmer{ctx: t.Context(), m: m, log: testLog(t), cfg: m.cfg, lens: make([]int32, m.cfg.Sequences)}
+	w.out, w.compiled = []warmed{{shape: batch.Shape{Decode: 1}, doubtful: true}}, time.Now()
+	if err := w.again(func() bool { return true }); err != nil || steps > 0 {
+		t.Errorf("%d steps, %v", steps, err)
+	}
+}
+
 // A GPU that waits for a compilation lowers its clocks: what is measured then is measured again.
 func TestWarmUpMeasuresAgainWithHighClocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
