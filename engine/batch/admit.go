@@ -33,7 +33,7 @@ func (s *Scheduler) admit() {
 			r.skip = s.step.Number
 			continue
 		}
-		if s.copied > 0 && float64(s.copied+1)*s.copyTime() > copyLimit {
+		if s.copiesEnough(s.copied) {
 			return
 		}
 		if s.running >= s.cfg.MaxRunning {
@@ -453,6 +453,11 @@ func (s *Scheduler) copyTime() float64 {
 		return copyUnknown
 	}
 	return s.cfg.CopyTime.Seconds()
+}
+
+// copiesEnough reports whether one more copy behind so many in the same step is too much.
+func (s *Scheduler) copiesEnough(made int) bool {
+	return made > 0 && float64(made+1)*s.copyTime() > copyLimit
 }
 
 // recompute is what it takes to compute n tokens again, in seconds.

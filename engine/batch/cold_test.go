@@ -1,7 +1,6 @@
 package batch_test
 
 import (
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -21,23 +20,6 @@ func TestPolicyColdStart(t *testing.T) {
 		l.s.Prime(batch.Shape{Prefill: 512}, 512, ms(46.8))
 		l.s.Prime(batch.Shape{Decode: 1}, 2049, ms(4.8))
 		l.s.Prime(batch.Shape{Prefill: 512}, 2560, ms(50.4))
-		rng := rand.New(rand.NewPCG(1, 2))
-		l.gpu = busy{l.gpu.(gpu), rng}
-		l.next = func(c *client) bool {
-			c.watch = true
-			c.job = batch.Job{Prompt: random(rng, 339), MaxTokens: 128}
-			return c.requests < 6
-		}
-		for i := range n {
-			l.send(&client{n: i})
-		}
-		l.run()
-		l.report()
-		if rate := float64(l.out) / l.now.Seconds(); rate < least {
-			t.Errorf("%d clients: %.0f tok/s", n, rate)
-		}
-		if p99, most := quantile(l.gaps, .99), max(50*time.Millisecond, 3*quantile(l.steps, .5)); p99 > most {
-			t.Errorf("%d clients: p99 %v of %v", n, p99, most)
-		}
+		busyLoop(l, n, 6, least)
 	}
 }

@@ -92,7 +92,7 @@ func (s *Scheduler) forkSiblings(lead *run, row int32) {
 		if s.mem.base != nil && committed > s.cfg.Cells {
 			return
 		}
-		if n := len(s.forks); n > 0 && float64(n+1)*s.copyTime() > copyLimit {
+		if s.copiesEnough(len(s.forks)) {
 			return
 		}
 		id := s.freeID(int(lead.id))
