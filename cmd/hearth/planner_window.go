@@ -4,18 +4,16 @@ import (
 	"hearth/backends"
 	"hearth/engine"
 	"hearth/models/fit"
+	"hearth/models/gguf"
 )
 
 // windows decides what layers with a sliding window keep, by the worker's own rule: all cells where they take at most a quarter of the
 // memory beside the weights, else a window for each sequence, and fewer sequences where those do not fit and nobody asked for a number.
 // The worker is told, but for all cells on a CPU: only it knows what is available there when it loads, and windows take less.
 func (l *fitting) windows(r fit.Request) (fit.Request, error) {
-	window, architecture, err := fit.Window(l.f)
-	if err != nil {
+	window, err := standardWindow(l.f)
+	if err != nil || window == 0 || l.run.WindowCache == "full" || l.pooled() {
 		return r, err
-	}
-	if _, standard := engine.WindowPeriod(architecture); !standard || window == 0 || l.run.WindowCache == "full" || l.pooled() {
-		return r, nil
 	}
 	all, err := fit.Of(l.f, r)
 	if err != nil {
@@ -58,6 +56,15 @@ func (l *fitting) windows(r fit.Request) (fit.Request, error) {
 	l.inform("layers with a sliding window keep a window for each sequence: "+why,
 		"kv_bytes", l.cache(e), "all_cells_bytes", kv, "spare_bytes", spare, "sequences", small.Sequences, "window", window)
 	return small, nil
+}
+
+// standardWindow is a model's sliding window in tokens, 0 without one behind which cells may go.
+func standardWindow(f *gguf.File) (int, error) {
+	window, architecture, err := fit.Window(f)
+	if _, standard := engine.WindowPeriod(architecture); !standard {
+		window = 0
+	}
+	return window, err
 }
 
 // pooled says that one step of the model holds whole texts, for embeddings: they are not cached.

@@ -101,8 +101,8 @@ func memory(e models.Entry, cfg *configs.Config) ([]memoryAt, error) {
 
 // withWindows estimates a model with a sliding window that keeps windows only; nil where it always keeps all, or it would save nothing.
 func withWindows(f *gguf.File, r fit.Request, setting string, all fit.Estimate) (*fit.Estimate, error) {
-	_, architecture, err := fit.Window(f)
-	if _, standard := engine.WindowPeriod(architecture); err != nil || !standard || setting == "full" || r.Windows {
+	window, err := standardWindow(f)
+	if err != nil || window == 0 || setting == "full" || r.Windows {
 		return nil, err
 	}
 	r.Windows = true
@@ -177,10 +177,12 @@ func (a *app) printShown(s shown) {
 			fmt.Sprint(e.Context), size(int64(e.GPU.Device.Total())), size(int64(e.GPU.Host.Total())),
 			size(int64(e.CPU.Host.Total())), size(int64(e.CPU.Host.KV)),
 		}
-		if windows && e.Windows != nil {
-			row = append(row, size(int64(e.Windows.Device.Total())))
-		} else if windows {
-			row = append(row, "-")
+		if windows {
+			total := ""
+			if e.Windows != nil {
+				total = size(int64(e.Windows.Device.Total()))
+			}
+			row = append(row, dash(total))
 		}
 		est = append(est, row)
 	}
