@@ -154,7 +154,7 @@ func appendChatLogprobs(b []byte, lps []engine.TokenLogprob, top int) []byte {
 // appendToken appends a token's object without closing it.
 func appendToken(b []byte, lp engine.TokenLogprob) []byte {
 	b = append(b, `{"token":`...)
-	b = api.AppendString(b, string(lp.Bytes))
+	b = api.AppendString(b, spell(lp.Bytes, "")) // the bytes stand beside it
 	b = append(b, `,"logprob":`...)
 	b = api.AppendLogprob(b, lp.Logprob)
 	b = append(b, `,"bytes":[`...)

@@ -3,7 +3,6 @@ package openai
 import (
 	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"hearth/engine"
 	"hearth/server/api"
@@ -77,7 +76,7 @@ func (s *textShape) chunk(b []byte, ev *engine.Event) []byte {
 	if s.out.logprobs {
 		b = appendTextLogprobs(b, st.pending, s.out.topLogprobs, st.offset)
 		for i := range st.pending {
-			st.offset += utf8.RuneCount(st.pending[i].Bytes)
+			st.offset += characters(st.pending[i].Bytes)
 		}
 		st.pending = st.pending[:0]
 	} else {
@@ -144,7 +143,7 @@ func appendTextLogprobs(b []byte, lps []engine.TokenLogprob, top, offset int) []
 		b = append(b, ']')
 	}
 	b = append(b, '{')
-	list("tokens", func(b []byte, lp engine.TokenLogprob) []byte { return api.AppendString(b, string(lp.Bytes)) })
+	list("tokens", func(b []byte, lp engine.TokenLogprob) []byte { return api.AppendString(b, spellText(lp.Bytes)) })
 	b = append(b, ',')
 	list("token_logprobs", func(b []byte, lp engine.TokenLogprob) []byte { return api.AppendLogprob(b, lp.Logprob) })
 	b = append(b, ',')
@@ -153,13 +152,13 @@ func appendTextLogprobs(b []byte, lps []engine.TokenLogprob, top, offset int) []
 	} else {
 		list("top_logprobs", func(b []byte, lp engine.TokenLogprob) []byte {
 			b = append(b, '{')
-			for i, alt := range lp.Top[:min(top, len(lp.Top))] {
+			for i, alt := range alternatives(lp, top) {
 				if i > 0 {
 					b = append(b, ',')
 				}
-				b = api.AppendString(b, string(alt.Bytes))
+				b = api.AppendString(b, alt.name)
 				b = append(b, ':')
-				b = api.AppendLogprob(b, alt.Logprob)
+				b = api.AppendLogprob(b, alt.logprob)
 			}
 			return append(b, '}')
 		})
@@ -167,7 +166,7 @@ func appendTextLogprobs(b []byte, lps []engine.TokenLogprob, top, offset int) []
 	b = append(b, ',')
 	list("text_offset", func(b []byte, lp engine.TokenLogprob) []byte {
 		b = strconv.AppendInt(b, int64(offset), 10)
-		offset += utf8.RuneCount(lp.Bytes)
+		offset += characters(lp.Bytes)
 		return b
 	})
 	return append(b, '}')
