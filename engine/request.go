@@ -194,6 +194,9 @@ func (s *Sampling) Validate() error {
 			return Invalid(c.field, fmt.Sprintf("must be between %g and %g", c.low, c.top))
 		}
 	}
+	if p := s.RepeatPenalty; p > 0 && p < minRepeatPenalty {
+		return Invalid("repeat_penalty", fmt.Sprintf("must be 0 (off), or between %g and 100", minRepeatPenalty))
+	}
 	if s.Mirostat < 0 || s.Mirostat > 2 {
 		return Invalid("mirostat", "must be 0, 1 or 2")
 	}
@@ -213,6 +216,9 @@ func (s *Sampling) Validate() error {
 	}
 	return nil
 }
+
+// minRepeatPenalty keeps logits finite: those above 0 are divided by the penalty. (1e-38 left nothing to sample from.)
+const minRepeatPenalty = 0.01
 
 // maxBreaker is the length of the longest sequence breaker, in bytes: llama.cpp looks for each in the whole vocabulary.
 const maxBreaker = 256

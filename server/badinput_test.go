@@ -112,6 +112,7 @@ func TestBadInput(t *testing.T) {
 		{"frequency_penalty", chatPath, chatWith(`"frequency_penalty":3`), 400, "frequency_penalty", "between -2 and 2"},
 		{"presence_penalty", chatPath, chatWith(`"presence_penalty":[]`), 400, "presence_penalty", "got an array"},
 		{"repeat_last_n", chatPath, chatWith(`"repeat_last_n":-2`), 400, "repeat_last_n", "between -1"},
+		{"repeat_penalty", chatPath, chatWith(`"repeat_penalty":1e-38`), 400, "repeat_penalty", "between 0.01 and 100"},
 		{"mirostat tau", chatPath, chatWith(`"mirostat":2,"mirostat_tau":0`), 400, "mirostat_tau", "more than 0"},
 		{"dry base", chatPath, chatWith(`"dry_multiplier":1,"dry_base":0.5`), 400, "dry_base", "at least 1"},
 		{"dry breakers", chatPath, chatWith(`"dry_multiplier":1,"dry_sequence_breakers":["a",""]`), 400, "dry_sequence_breakers", "1 to 256 bytes"},

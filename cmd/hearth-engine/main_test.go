@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -318,6 +319,57 @@ func TestGrammarHolds(t *testing.T) {
 	r.Sampling.Grammar = "root ::= ("
 	if _, err := ask(t.Context(), m, r); engine.KindOf(err) != engine.KindInvalid {
 		t.Errorf("a broken grammar: %v", err)
+	}
+}
+
+// TestBansThatLeaveNothing: whoever bans every token that could follow is told so, at once where that is known at once.
+func TestBansThatLeaveNothing(t *testing.T) {
+	m, _ := load(t, engine.LoadSpec{Path: toy(t, toygguf.Spec{Kind: toygguf.Llama, LogitScale: 4}), Context: 512})
+	ban := func(tokens ...engine.Token) (out []engine.Bias) {
+		for _, token := range tokens {
+			out = append(out, engine.Bias{Token: token, Value: float32(math.Inf(-1))})
+		}
+		return out
+	}
+	var all, others []engine.Token
+	for token := range engine.Token(m.Info().VocabSize) {
+		all = append(all, token)
+		if token != toygguf.TokenEOS && token != toygguf.TokenEnd {
+			others = append(others, token)
+		}
+	}
+	a := engine.Token(toygguf.TokenByte0 + 'a')
+	var spelled []engine.Token // whatever spells the letter
+	for _, token := range all {
+		if text, err := m.Detokenize(t.Context(), []engine.Token{token}); err == nil && string(text) == "a" {
+			spelled = append(spelled, token)
+		}
+	}
+	if !slices.Contains(spelled, a) {
+		t.Fatalf("the letter is spelled by %v", spelled)
+	}
+	for name, c := range map[string]struct {
+		bias      []engine.Bias
+		ignoreEOS bool
+		grammar   string
+		want      string
+	}{
+		"all":            {ban(all...), false, "", "bans every token of the vocabulary"},
+		"all and EOS":    {ban(all...), true, "", "bans every token of the vocabulary"},
+		"all but EOS":    {ban(others...), true, "", "that ignore_eos leaves"},
+		"of the grammar": {ban(spelled...), false, `root ::= "bcd" "a"`, "that the grammar lets follow"},
+	} {
+		r := engine.Request{Prompt: words(20, 1), MaxTokens: 40, IgnoreEOS: c.ignoreEOS, N: 2}
+		r.Sampling = engine.Sampling{Temperature: 1, LogitBias: c.bias, Grammar: c.grammar}
+		_, err := ask(t.Context(), m, r)
+		e, ok := errors.AsType[*engine.Error](err)
+		if !ok || e.Kind != engine.KindInvalid || e.Field != "logit_bias" || !strings.Contains(e.Message, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	r := engine.Request{Prompt: words(20, 1), MaxTokens: 4, Sampling: engine.Sampling{Temperature: 1, LogitBias: ban(others...)}}
+	if got := mustAsk(t, m, r); got.text[0] != "" || got.finish[0] != engine.FinishStop {
+		t.Errorf("with the end alone left: %q, %q", got.text[0], got.finish[0])
 	}
 }
 

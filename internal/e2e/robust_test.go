@@ -84,6 +84,7 @@ func (s *server) sample() state {
 	}
 }
 
+// Token 39 is the only one that spells a 7.
 func TestBadInputs(t *testing.T) {
 	s := serve(t, []string{"--context", "512"})
 	cases := []struct {
@@ -104,6 +105,9 @@ func TestBadInputs(t *testing.T) {
 		{"700,000 special tokens, raw", "/v1/completions", `{"model":"smollm2","prompt":"` + strings.Repeat("<|im_start|>", 700_000) + `"}`, 400, "maximum context length is 512 tokens"},
 		{"more than 10 MB", "/v1/chat/completions", `{"model":"smollm2","messages":[{"role":"user","content":"` + strings.Repeat("x", 11<<20) + `"}]}`, 413, ""},
 		{"bad grammar", "/v1/completions", map[string]any{"model": "smollm2", "prompt": "x", "grammar": "root ::= ("}, 400, "grammar"},
+		{"bans all that the grammar allows", "/v1/chat/completions", `{"model":"smollm2","messages":[{"role":"user","content":"x"}],"grammar":"root ::= \"7\"","logit_bias":[[39,false]]}`, 400, "logit_bias"},
+		{"the same, streamed", "/v1/chat/completions", `{"model":"smollm2","stream":true,"messages":[{"role":"user","content":"x"}],"grammar":"root ::= \"7\"","logit_bias":[[39,false]]}`, 400, "logit_bias"},
+		{"the same of a completion", "/v1/completions", `{"model":"smollm2","prompt":"x","grammar":"root ::= \"7\"","logit_bias":[[39,false]]}`, 400, "logit_bias"},
 		{"token out of range", "/v1/completions", map[string]any{"model": "smollm2", "prompt": []int{99999999}}, 400, "prompt"},
 		{"unknown path", "/v1/nothing", `{}`, 404, ""},
 	}

@@ -2,6 +2,8 @@ package native
 
 import (
 	"errors"
+	"math"
+	"slices"
 
 	"hearth/engine"
 	"hearth/engine/llama"
@@ -13,9 +15,10 @@ import (
 type row struct {
 	r      *llama.Row
 	g      *llama.Grammar
-	window int   // tokens of the prompt worth showing: the longest window of penalties and DRY; -1: all
-	err    error // of the last draw
-	broken error // for good: a kept token that the grammar or the history did not take
+	window int           // tokens of the prompt worth showing: the longest window of penalties and DRY; -1: all
+	err    error         // of the last draw
+	broken error         // for good: a kept token that the grammar or the history did not take
+	banned []llama.Token // by logit_bias
 }
 
 // NewRow implements worker.Model.
@@ -42,8 +45,11 @@ func (m *model) NewRow(p worker.RowParams) (worker.Row, error) {
 	if p.IgnoreEOS {
 		sp.Ban = m.m.EOG()
 	}
+	r := &row{window: window(s), banned: banned(sp.Bias)}
+	if err := anyLeft(sp, r.banned, m.info.VocabSize); err != nil {
+		return nil, err
+	}
 	sp.Chain = chain(s)
-	r := &row{window: window(s)}
 	var err error
 	if r.r, err = m.m.NewRow(sp); err != nil {
 		return nil, rowError(err)
@@ -55,6 +61,35 @@ func (m *model) NewRow(p worker.RowParams) (worker.Row, error) {
 		}
 	}
 	return r, nil
+}
+
+// banned lists the tokens that biases take from the vocabulary, lowest first.
+func banned(bias map[llama.Token]float32) []llama.Token {
+	var out []llama.Token
+	for t, b := range bias {
+		if math.IsInf(float64(b), -1) {
+			out = append(out, t)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// anyLeft refuses bans that leave nothing to draw.
+func anyLeft(sp llama.SampleParams, banned []llama.Token, vocab int) error {
+	n := len(banned)
+	for _, t := range sp.Ban {
+		if _, both := slices.BinarySearch(banned, t); !both {
+			n++
+		}
+	}
+	switch {
+	case n < vocab || len(banned) == 0:
+		return nil
+	case n == len(banned):
+		return engine.Invalid("logit_bias", "bans every token of the vocabulary")
+	}
+	return engine.Invalid("logit_bias", "bans every token that ignore_eos leaves")
 }
 
 // chain are the settings that only llama.cpp's own samplers have; nil when none is used.
@@ -141,17 +176,37 @@ func (r *row) settle(m *model, job llama.Job) {
 	switch again := m.s.Resample(m.rows, job, r.g); {
 	case again == nil:
 	case err == nil && errors.Is(again, llama.ErrNoCandidate): // without the grammar there was one
-		r.err = &engine.Error{
-			Kind: engine.KindInvalid, Field: "grammar", Cause: again,
-			Message: "grammar leaves no token that can follow the text so far, and does not let it end",
-		}
+		r.err = r.deadEnd(again)
 	default:
 		r.err = sampleError(again)
 	}
 }
 
+// deadEnd is the error for a text that may not go on, by the grammar and the bans together.
+func (r *row) deadEnd(cause error) error {
+	allowed := make([]bool, len(r.banned))
+	if r.g.AllowsEach(r.banned, allowed) == nil && slices.Contains(allowed, true) {
+		return &engine.Error{
+			Kind: engine.KindInvalid, Field: "logit_bias", Cause: cause,
+			Message: "logit_bias bans every token that the grammar lets follow the text so far",
+		}
+	}
+	return &engine.Error{
+		Kind: engine.KindInvalid, Field: "grammar", Cause: cause,
+		Message: "grammar leaves no token that can follow the text so far, and does not let it end",
+	}
+}
+
+// sampleError words a failure that no setting of the request is known to have caused, except by a grammar on which
+// llama.cpp gave up.
 func sampleError(err error) error {
-	return &engine.Error{Kind: engine.KindInternal, Message: "no token can follow: the settings or the grammar leave none", Cause: err}
+	switch {
+	case errors.Is(err, llama.ErrGrammar):
+		return &engine.Error{Kind: engine.KindInvalid, Field: "grammar", Message: "grammar cannot be followed any further", Cause: err}
+	case errors.Is(err, llama.ErrNoCandidate):
+		return &engine.Error{Kind: engine.KindInternal, Message: "the model left no token to choose from", Cause: err}
+	}
+	return &engine.Error{Kind: engine.KindInternal, Message: "the sampler failed", Cause: err}
 }
 
 // AcceptPrompt implements worker.Row.
