@@ -47,7 +47,7 @@ type Prefill struct{ Cached, Done, Total int }
 
 // Usage is what a request cost, in tokens and wall time measured in the worker.
 type Usage struct {
-	PromptTokens     int
+	PromptTokens     int // of a request that ended before its first token: those that were computed, or found in the cache
 	CachedTokens     int // prompt tokens that were not computed again; never more than PromptTokens-1
 	CompletionTokens int // over all choices, end-of-generation tokens included
 	Queue            time.Duration

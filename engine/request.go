@@ -71,6 +71,10 @@ type Request struct {
 	// Resume lists, per choice, tokens which an earlier run of this request already produced and sent. The worker
 	// continues behind them and does not send them again; they count as output and for penalties.
 	Resume [][]Token
+	// Spent, when set, is called at most once, from any goroutine, with what the request cost: before the event with its
+	// Usage can be read, or, when its stream was closed before, once the worker has dropped it. It must not block. A request
+	// that was refused cost nothing and is not told. It stays in the process that made the request.
+	Spent func(Usage)
 }
 
 // Limits of a Request.

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -315,7 +316,7 @@ func TestDisconnect(t *testing.T) {
 	for _, stream := range []string{"true", "false"} {
 		t.Run("stream "+stream, func(t *testing.T) {
 			f := newFixture(t)
-			step := make(chan struct{}, 1)
+			step := make(chan struct{})
 			f.model.Script = endless(step)
 			started := make(chan struct{}, 1)
 			script := f.model.Script
@@ -348,7 +349,17 @@ func TestDisconnect(t *testing.T) {
 			if f.models.Held() != 0 {
 				t.Error("the model was not given back")
 			}
+			f.counted(`kind="prompt",model="m"} ` + strconv.Itoa(f.model.PromptTokens(f.model.Last())))
+			f.counted(`kind="completion",model="m"} 1`)
 		})
+	}
+}
+
+// counted checks a line of hearth_tokens_total.
+func (f *fixture) counted(line string) {
+	f.t.Helper()
+	if body := f.do(http.MethodGet, "/metrics", "").Body.String(); !strings.Contains(body, "hearth_tokens_total{"+line+"\n") {
+		f.t.Errorf("no %s in %s", line, body)
 	}
 }
 

@@ -47,6 +47,7 @@ func fill(v reflect.Value, next *int, depth int) {
 		for i := range v.NumField() {
 			fill(v.Field(i), next, depth)
 		}
+	case reflect.Func: // what stays in the process
 	case reflect.Interface: // error
 		v.Set(reflect.ValueOf(error(&engine.Error{Kind: engine.KindInternal, Message: "m", Cause: errors.New("c")})))
 	default:

@@ -98,6 +98,9 @@ func (m *Model) Last() engine.Request {
 	return all[len(all)-1]
 }
 
+// PromptTokens is the length of r's prompt.
+func (m *Model) PromptTokens(r engine.Request) int { return len(m.tokenize(r.Prompt)) }
+
 // WaitIdle waits until every stream has been closed.
 func (m *Model) WaitIdle(ctx context.Context) error {
 	m.mu.Lock()
@@ -134,7 +137,7 @@ func (m *Model) Generate(ctx context.Context, r engine.Request) (engine.Stream, 
 		m.idle = make(chan struct{})
 	}
 	m.open++
-	return &stream{model: m, steps: play.Steps, closed: make(chan struct{})}, nil
+	return &stream{model: m, steps: play.Steps, closed: make(chan struct{}), spent: r.Spent, prompt: len(m.tokenize(r.Prompt))}, nil
 }
 
 // Tokenize implements engine.Model.
@@ -232,6 +235,25 @@ type stream struct {
 	steps  []Step
 	once   sync.Once
 	closed chan struct{}
+
+	mu     sync.Mutex
+	spent  func(engine.Usage) // nil when it was called
+	prompt int                // tokens, all of them computed at once
+	said   int                // tokens
+}
+
+// count tells what the request cost: u, or at its early end what was computed until then.
+func (s *stream) count(u *engine.Usage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.spent == nil {
+		return
+	}
+	if u == nil {
+		u = &engine.Usage{PromptTokens: s.prompt, CompletionTokens: s.said}
+	}
+	s.spent(*u)
+	s.spent = nil
 }
 
 // Next implements engine.Stream.
@@ -258,6 +280,12 @@ func (s *stream) Next(ctx context.Context) (engine.Event, error) {
 			return engine.Event{}, ctx.Err()
 		}
 	}
+	s.mu.Lock()
+	s.said += len(step.Event.Tokens)
+	s.mu.Unlock()
+	if step.Event.Usage != nil {
+		s.count(step.Event.Usage)
+	}
 	return step.Event, step.Err
 }
 
@@ -265,6 +293,7 @@ func (s *stream) Next(ctx context.Context) (engine.Event, error) {
 func (s *stream) Close() {
 	s.once.Do(func() {
 		close(s.closed)
+		s.count(nil)
 		s.model.mu.Lock()
 		defer s.model.mu.Unlock()
 		if s.model.open--; s.model.open == 0 {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -50,6 +51,7 @@ type model struct {
 	lastErr  string
 	stderr   string
 	requests map[uint64]*request
+	leaving  map[uint64]*request // closed ones, whose costs the worker has yet to tell
 	nextID   uint64
 }
 
@@ -58,7 +60,7 @@ func newModel(cfg *Config, log *slog.Logger, l launcher, p *poison, plan *Plan, 
 	return &model{
 		name: plan.Spec.Name, cfg: cfg, log: log.With("model", plan.Spec.Name), launch: l, poison: p, plans: plan.all(),
 		onState: onState, ctx: ctx, cancel: cancel, state: StateLoading, since: time.Now(),
-		changed: make(chan struct{}), requests: make(map[uint64]*request),
+		changed: make(chan struct{}), requests: make(map[uint64]*request), leaving: make(map[uint64]*request),
 	}
 }
 
@@ -231,9 +233,27 @@ func (m *model) forget(q *request, tell bool) {
 	_, have := m.requests[q.id]
 	delete(m.requests, q.id)
 	w := m.w
+	leaves := have && tell && w != nil
+	if leaves {
+		m.leaving[q.id] = q
+	}
 	m.mu.Unlock()
-	if have && tell && w != nil {
+	switch {
+	case leaves:
 		w.cancel(q.id)
+	case have:
+		q.settle()
+	}
+}
+
+// settle books the requests that the worker, which is gone, was to drop.
+func (m *model) settle() {
+	m.mu.Lock()
+	left := slices.Collect(maps.Values(m.leaving))
+	clear(m.leaving)
+	m.mu.Unlock()
+	for _, q := range left {
+		q.settle()
 	}
 }
 
@@ -256,11 +276,19 @@ func (m *model) deliver(f *enginepb.WorkerFrame) {
 		m.stats = enginepb.ToStats(f.Stats)
 	}
 	for _, e := range f.Events {
+		ev := enginepb.ToEvent(e)
 		q := m.requests[e.GetId()]
-		if q == nil {
-			continue // cancelled a moment ago
+		if q == nil { // cancelled a moment ago: only what it cost is of interest
+			if gone := m.leaving[e.GetId()]; gone != nil && ev.Usage != nil {
+				delete(m.leaving, e.GetId())
+				gone.spend(*ev.Usage)
+			}
+			continue
 		}
-		switch done, cutOff := q.push(enginepb.ToEvent(e)); {
+		if ev.Usage != nil {
+			q.spend(*ev.Usage)
+		}
+		switch done, cutOff := q.push(ev); {
 		case cutOff:
 			cut = append(cut, q)
 		case done:
@@ -268,6 +296,7 @@ func (m *model) deliver(f *enginepb.WorkerFrame) {
 		}
 	}
 	for _, fl := range f.Failures {
+		delete(m.leaving, fl.GetId())
 		if q := m.requests[fl.GetId()]; q != nil {
 			delete(m.requests, q.id)
 			q.finish(enginepb.ToError(fl.GetError()))
@@ -291,6 +320,7 @@ func (m *model) failAll(err error) {
 	m.mu.Unlock()
 	for _, q := range qs {
 		q.finish(err)
+		q.settle()
 	}
 }
 

@@ -32,6 +32,7 @@ type request struct {
 	head     int // first unread event
 	bytes    int // estimated size of unread
 	ended    bool
+	spent    bool          // Spent was called
 	err      error         // after the unread events; nil: io.EOF
 	wake     chan struct{} // holds one token when there is something to read
 }
@@ -197,6 +198,30 @@ func (q *request) crashed() bool {
 		q.admitted = false
 	}
 	return q.crashes >= 2
+}
+
+// spend tells the request's owner what it cost, once.
+func (q *request) spend(u engine.Usage) {
+	q.mu.Lock()
+	told := q.spent
+	q.spent = true
+	q.mu.Unlock()
+	if !told && q.req.Spent != nil {
+		q.req.Spent(u)
+	}
+}
+
+// settle is spend for a request whose worker is gone: what is known are the tokens that came.
+func (q *request) settle() {
+	q.mu.Lock()
+	n := 0
+	for _, tokens := range q.sent {
+		n += len(tokens)
+	}
+	q.mu.Unlock()
+	if n > 0 {
+		q.spend(engine.Usage{CompletionTokens: n})
+	}
 }
 
 // suspect notes whether the worker works on the request at this moment.

@@ -38,6 +38,7 @@ func (m *model) run() {
 	}
 	m.mu.Unlock()
 	m.failAll(errStopped(m.name)) // no-op after loadFailed and crashed, which say more
+	m.settle()
 	m.onState()
 }
 
@@ -247,7 +248,9 @@ func (m *model) crashed(e exit, age time.Duration) (time.Duration, bool) {
 		m.poison.add(q.hash())
 		m.log.Error("request was there for two crashes, it is failed and refused from now on", "request", q.req.ID)
 		q.finish(errPoisoned())
+		q.settle()
 	}
+	m.settle()
 	if over {
 		m.giveUp(&engine.Error{
 			Kind: engine.KindUnavailable, RetryAfter: m.cfg.FailedFor,

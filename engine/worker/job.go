@@ -20,6 +20,7 @@ type job struct {
 	seed    uint64
 	choices []choice
 	resumed int // tokens of Resume, over all choices
+	filled  int // most tokens of the prompt that were in the context at once
 	last    *enginepb.Event
 	lastIn  uint64 // loop.gen when last was made
 }

@@ -180,6 +180,7 @@ func (l *loop) handle(m *message) {
 		l.unbook(key)
 	case msgSubmit:
 		if l.gone[key] {
+			l.fail(m.job, &engine.Error{Kind: engine.KindCancelled, Message: "the request was cancelled"})
 			m.job.close()
 			l.unbook(key)
 			return

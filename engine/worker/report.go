@@ -25,13 +25,14 @@ func (l *loop) report(events []batch.Event) {
 			}
 			l.note = strconv.AppendUint(l.note, j.wire, 10)
 		case batch.EventPrefill:
+			j.filled = max(j.filled, int(e.Done))
 			if j.req.Progress {
 				l.event(j, 0).Prefill = &enginepb.Prefill{Cached: int64(e.Cached), Done: int64(e.Done), Total: int64(e.Total)}
 			}
 		case batch.EventFinished:
 			l.finished(j, int(e.Choice), e.Reason)
 		case batch.EventDone:
-			l.done(j, &e.Usage)
+			l.done(j, &e.Usage, e.Reason)
 		case batch.EventPreempted:
 			l.log.Debug("preempted", "request", j.req.ID, "choice", e.Choice)
 		case batch.EventMismatch:
@@ -73,13 +74,17 @@ func (l *loop) finished(j *job, n int, reason engine.FinishReason) {
 }
 
 // done ends a job: its usage rides on its last event.
-func (l *loop) done(j *job, u *batch.Usage) {
+func (l *loop) done(j *job, u *batch.Usage, reason engine.FinishReason) {
+	prompt := u.Prompt
+	if u.Completion+j.resumed == 0 && (reason == engine.FinishCancelled || reason == engine.FinishError) {
+		prompt = min(prompt, max(j.filled, u.Cached)) // it may have ended in the queue
+	}
 	ev := j.last
 	if ev == nil || j.lastIn != l.gen {
 		ev = l.event(j, 0)
 	}
 	ev.Usage = &enginepb.Usage{
-		PromptTokens: int64(u.Prompt), CachedTokens: int64(u.Cached), CompletionTokens: int64(u.Completion + j.resumed),
+		PromptTokens: int64(prompt), CachedTokens: int64(u.Cached), CompletionTokens: int64(u.Completion + j.resumed),
 		QueueNs: int64(u.Queue), PrefillNs: int64(u.Prefill), DecodeNs: int64(u.Decode), Preemptions: int64(u.Preemptions),
 		Seed: j.seed,
 	}

@@ -67,7 +67,7 @@ func New(version string, loaded func() []api.Status) *Metrics {
 		queue:    histogram("hearth_queue_time_seconds", "Time a request waited in the worker's queue.", queueBuckets()),
 		duration: histogram("hearth_request_duration_seconds", "Time from a generation request's arrival to its end.", durationBuckets()),
 		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hearth_tokens_total", Help: "Tokens by kind: prompt (all), cached (prompt tokens not computed again), completion.",
+			Name: "hearth_tokens_total", Help: "Tokens by kind: prompt (all), cached (prompt tokens not computed again), completion. Of requests whose clients went away, what was computed.",
 		}, []string{"model", "kind"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hearth_requests_total", Help: "HTTP requests by route and status; 499 means that the client went away.",
@@ -142,15 +142,14 @@ func (m *Model) Tokens(n int, d time.Duration) {
 	}
 }
 
-// Done observes a finished generation. usage is nil when the request ended before the worker reported one; then
-// completion is the number of tokens that were delivered.
-func (m *Model) Done(d time.Duration, usage *engine.Usage, completion int) {
-	m.duration.Observe(d.Seconds())
-	if usage == nil {
-		m.completion.Add(float64(completion))
-		return
+// Done observes the end of a generation, from its client's point of view.
+func (m *Model) Done(d time.Duration) { m.duration.Observe(d.Seconds()) }
+
+// Spent counts what a generation cost, also when its client went away: engine.Request.Spent.
+func (m *Model) Spent(usage engine.Usage) {
+	if usage.PromptTokens > 0 { // else it never left the queue
+		m.queue.Observe(usage.Queue.Seconds())
 	}
-	m.queue.Observe(usage.Queue.Seconds())
 	m.prompt.Add(float64(usage.PromptTokens))
 	m.cached.Add(float64(usage.CachedTokens))
 	m.completion.Add(float64(usage.CompletionTokens))

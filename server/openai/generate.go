@@ -150,7 +150,6 @@ type running struct {
 	instrument *metrics.Model
 	lastToken  []time.Time // per choice; zero before the first token
 	anyToken   bool
-	delivered  int // tokens
 	usage      *engine.Usage
 }
 
@@ -176,9 +175,10 @@ func (a *API) start(ctx context.Context, j job) (*running, error) {
 		return nil, err
 	}
 	meta := api.RequestFrom(ctx)
+	instrument := a.cfg.Metrics.Model(info.Name)
 	for i := range requests {
 		r := &requests[i]
-		r.ID, r.Tenant = h.id, meta.Tenant
+		r.ID, r.Tenant, r.Spent = h.id, meta.Tenant, instrument.Spent
 		if len(requests) > 1 {
 			r.ID = subID(h.id, i)
 		}
@@ -191,7 +191,7 @@ func (a *API) start(ctx context.Context, j job) (*running, error) {
 	n := requests[0].Choices() * len(requests)
 	return &running{
 		head: h, choices: n, source: src, release: release, started: meta.Start,
-		instrument: a.cfg.Metrics.Model(info.Name), lastToken: make([]time.Time, n),
+		instrument: instrument, lastToken: make([]time.Time, n),
 	}, nil
 }
 
@@ -219,7 +219,6 @@ func (r *running) next(ctx context.Context) (engine.Event, error) {
 	}
 	if n := len(ev.Tokens); n > 0 {
 		now := time.Now()
-		r.delivered += n
 		switch last := r.lastToken[ev.Choice]; {
 		case !r.anyToken:
 			r.anyToken = true
@@ -244,5 +243,5 @@ func (r *running) result() (engine.Usage, error) {
 func (r *running) close() {
 	r.source.close()
 	r.release()
-	r.instrument.Done(time.Since(r.started), r.usage, r.delivered)
+	r.instrument.Done(time.Since(r.started))
 }
