@@ -275,6 +275,18 @@ func TestLenient(t *testing.T) {
 	}
 }
 
+// TestContentEncoding: a coded body is refused as such, and not for what its bytes look like.
+func TestContentEncoding(t *testing.T) {
+	f := newFixture(t)
+	w := f.do("POST", chatPath, "\x1f\x8b\x08", "Content-Encoding", "gzip")
+	if e := decodeError(t, w.Body.String()); w.Code != 415 || !strings.Contains(e.Error.Message, "Content-Encoding") {
+		t.Errorf("gzip: %d %s", w.Code, w.Body)
+	}
+	if w := f.do("POST", chatPath, chatWith(`"n":1`), "Content-Encoding", "identity"); w.Code != 200 {
+		t.Errorf("identity: %d %s", w.Code, w.Body)
+	}
+}
+
 func TestEngineErrors(t *testing.T) {
 	tests := []struct {
 		kind   engine.Kind

@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"hearth/engine"
 )
@@ -36,6 +37,13 @@ type member struct {
 
 // DecodeBody reads the request's body as one JSON object.
 func DecodeBody(r *http.Request) (*Object, error) {
+	if coding := r.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+		// As JSON it would only be malformed. A compressed body could also unfold to any size.
+		return nil, &Error{
+			Status: http.StatusUnsupportedMediaType, Type: TypeInvalidRequest, Code: "unsupported_encoding",
+			Kind: string(engine.KindUnsupported), Message: "the request body has a Content-Encoding, it must be sent as it is",
+		}
+	}
 	var buf bytes.Buffer
 	if r.ContentLength > 0 {
 		// A client that announces much and sends nothing must not make the server allocate it.
