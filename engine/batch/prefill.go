@@ -15,6 +15,13 @@ func (s *Scheduler) choosePrefills() {
 		return
 	}
 	s.orderPrefills()
+	if s.cfg.NoPad {
+		bulk := s.bulkTime()
+		s.startTogether(bulk)
+		if s.waitForDecodes(bulk); len(s.prefills) == 0 {
+			return
+		}
+	}
 	s.perStep, s.behind = 0, s.prefillsDeep()
 	base := s.decodeTime()
 	target := s.stepTarget(base) - s.host.spent
@@ -96,7 +103,7 @@ func (s *Scheduler) orderPrefills() {
 		if short && r == first {
 			return math.MaxInt8, 0
 		}
-		return max(r.job.Priority, r.boost), float64(r.target-r.have) - s.credit(s.now-r.job.submitted)
+		return r.class(), float64(r.target-r.have) - s.credit(s.now-r.job.submitted)
 	}
 	for i := 1; i < len(s.prefills); i++ { // few, and nearly sorted
 		for k := i; k > 0; k-- {
@@ -111,13 +118,6 @@ func (s *Scheduler) orderPrefills() {
 	}
 }
 
-const (
-	// targetFactor is what the time between tokens may be, in decode-only steps, where that is more than 50 ms: as those with about as
-	// many rows usually are, or as this one is where that is less. A long sequence that has just joined the others does not loosen the
-	// promise. On a CPU, where little is held back, it is less.
-	targetFactor, targetFactorCPU = 3.0, 2.5
-)
-
 // decodeTime predicts the decode rows of this step alone, in seconds; 0: unknown, or there are none.
 func (s *Scheduler) decodeTime() float64 {
 	t, _ := s.cost.predict(s.sketch())
@@ -129,17 +129,11 @@ func (s *Scheduler) stepTarget(base float64) float64 {
 	if len(s.decodes) == 0 {
 		return s.cfg.IdleTarget.Seconds()
 	}
-	factor, reserve := targetFactor, slipReserve
+	reserve := slipReserve
 	if s.cfg.NoPad {
-		factor, reserve = targetFactorCPU, slipReserveCPU
+		reserve = slipReserveCPU
 	}
-	target := s.cfg.ITLTarget.Seconds()
-	if target == 0 {
-		if u := &s.usual[bucketOf(len(s.decodes))]; u.n > 0 {
-			base = min(base, u.t)
-		}
-		target = max(0.05, base*factor)
-	}
+	target := s.promise(len(s.decodes), base)
 	return target - s.slip.of(s.behind, target, reserve) - float64(s.copied)*s.copyTime()
 }
 
