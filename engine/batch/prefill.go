@@ -42,6 +42,9 @@ func (s *Scheduler) choosePrefills() {
 		}()
 	}
 	p := s.pack(base*float64(min(1, len(s.decodes))), target-base)
+	if s.cfg.NoPad && len(decodes) == 0 && !s.cfg.Recurrent && s.allReady() {
+		p = s.lastRows()
+	}
 	if len(decodes) == 0 && p.each <= 0 { // a device on which nothing fits must still go on
 		p = s.least()
 	}

@@ -34,7 +34,7 @@ func (s *Scheduler) worthTogether(bulk float64) bool {
 // a few rows a step. It leaves those in s.prefills that get rows.
 func (s *Scheduler) startTogether(bulk float64) {
 	s.holding = false
-	if len(s.decodes) > 0 || len(s.prefills) < 2 || !s.worthTogether(bulk) {
+	if len(s.decodes) > 0 || len(s.prefills) < 2 || bulk <= 0 {
 		return
 	}
 	ready := 0
@@ -44,6 +44,9 @@ func (s *Scheduler) startTogether(bulk float64) {
 				r.ready = s.now
 			}
 		}
+	}
+	if ready == len(s.prefills) || !s.worthTogether(bulk) {
+		return
 	}
 	group := s.group(bulk)
 	left := rowsLeft(s.prefills[:group])
@@ -57,6 +60,20 @@ func (s *Scheduler) startTogether(bulk float64) {
 	case ready > 1:
 		s.keepReady(true)
 	}
+}
+
+// allReady reports whether the prompts in s.prefills, more than one, lack their last rows only: these are one step then.
+func (s *Scheduler) allReady() bool {
+	return len(s.prefills) > 1 && !slices.ContainsFunc(s.prefills, func(r *run) bool { return !s.isReady(r) })
+}
+
+// lastRows is a step of the last rows of all prompts.
+func (s *Scheduler) lastRows() packing {
+	p := packing{k: len(s.prefills), each: 1}
+	if s.cfg.Layout == LayoutUnified {
+		p.each = min(int32(p.k), int32(s.room()))
+	}
+	return p
 }
 
 // isReady reports whether only the last row of a prompt is missing.
