@@ -46,7 +46,7 @@ func (s *Scheduler) choosePrefills() {
 		p = s.lastRows()
 	}
 	if len(decodes) == 0 && p.each <= 0 { // a device on which nothing fits must still go on
-		p = s.least()
+		p = s.bestRate(idleRows * target)
 	}
 	switch {
 	case len(decodes) > 0 && !s.granted(&p, base, target):
@@ -127,10 +127,14 @@ func (s *Scheduler) decodeTime() float64 {
 	return t
 }
 
+// idleRows is how many steps of one row a step without decode rows may take, where that is more than the idle target: a large model on a slow
+// device, or a busy one, takes seconds for a single row, and not much longer for some more.
+const idleRows = 4
+
 // stepTarget is how long this step may take, in seconds.
 func (s *Scheduler) stepTarget(base float64) float64 {
 	if len(s.decodes) == 0 {
-		return s.cfg.IdleTarget.Seconds()
+		return max(s.cfg.IdleTarget.Seconds(), idleRows*s.decodeTimeOf(1))
 	}
 	reserve := slipReserve
 	if s.cfg.NoPad {
@@ -171,6 +175,20 @@ func (s *Scheduler) granted(p *packing, base, target float64) bool {
 	}
 	s.sinceGrant = 0
 	return true
+}
+
+// bestRate is the candidate with the most rows a second of those that take at most limit seconds, else the smallest chunk.
+func (s *Scheduler) bestRate(limit float64) packing {
+	best := packing{}
+	for _, p := range s.candidates {
+		if p.extra <= limit && (best.k == 0 || float64(p.each)/p.extra > float64(best.each)/best.extra) {
+			best = p
+		}
+	}
+	if best.k == 0 {
+		return s.least()
+	}
+	return best
 }
 
 // least is the smallest chunk that is worth a step.

@@ -38,11 +38,12 @@ func (s *Scheduler) decodeTimeOf(n int) float64 {
 // bulkTime is what a row of a prompt takes in the best step without decode rows, in seconds; 0: unknown.
 func (s *Scheduler) bulkTime() float64 {
 	best, limit := 0.0, min(int32(s.room()), s.cost.largest())
+	idle := max(s.cfg.IdleTarget.Seconds(), idleRows*s.decodeTimeOf(1))
 	for _, rows := range sizes {
 		if rows = min(rows, limit); rows <= 0 {
 			break
 		}
-		if t, ok := s.cost.predict(s.rowsOf(rows, 0)); ok && t <= s.cfg.IdleTarget.Seconds() && (best == 0 || t/float64(rows) < best) {
+		if t, ok := s.cost.predict(s.rowsOf(rows, 0)); ok && t <= idle && (best == 0 || t/float64(rows) < best) {
 			best = t / float64(rows)
 		}
 		if rows == limit {
