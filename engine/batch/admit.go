@@ -252,7 +252,7 @@ func (s *Scheduler) seat(r *run, m prefix.Match) bool {
 
 // occupy makes a run the owner of an id that holds its first n tokens.
 func (s *Scheduler) occupy(r *run, id int, n int32) {
-	s.runs[id], r.id, r.have = r, int32(id), n
+	s.runs[id], r.id, r.have, r.ready, r.waitUntil = r, int32(id), n, 0, 0
 	s.running++
 	s.mem.setPinned(id, true)
 	if r.job.Cache || len(r.job.runs) > 1 {

@@ -40,7 +40,8 @@ func (m *costModel) forget(now time.Duration) {
 
 // newCostModel knows nothing yet; tiles says that the device computes by tiles, as GPUs do.
 func newCostModel(equal, tiles bool) costModel {
-	m := costModel{equal: equal, alone: prefillCosts{tiles: tiles}, beside: prefillCosts{tiles: tiles}}
+	fills := prefillCosts{tiles: tiles, size: sizeCosts{smooth: !tiles}}
+	m := costModel{equal: equal, alone: fills, beside: fills}
 	for i := range m.decode {
 		m.decode[i] = newRLS(1e3, 10)
 	}

@@ -52,11 +52,16 @@ type run struct {
 	matched   uint64 // tree version of match, 0: never
 	followed  uint64 // arrival number of the job that it last waited for
 	boost     engine.Priority
-	charged   bool  // idle prefixes have paid for what this run's prefill reads of them
-	stop      int32 // a follower starts from exactly this length, where the prefill must stop (Recurrent, Window); 0: none
-	take      int32 // rows in the step that is planned
-	fill      int32 // padding rows behind them
+	charged   bool          // idle prefixes have paid for what this run's prefill reads of them
+	stop      int32         // a follower starts from exactly this length, where the prefill must stop (Recurrent, Window); 0: none
+	waitUntil time.Duration // for how long its prompt may wait for decode rows to end; 0: it has not
+	ready     time.Duration // when only the last row of its prompt was missing; 0: that was not seen
+	take      int32         // rows in the step that is planned
+	fill      int32         // padding rows behind them
 }
+
+// class is its job's, or that of who waits for its prompt.
+func (r *run) class() engine.Priority { return max(r.job.Priority, r.boost) }
 
 func (r *run) len() int32 { return int32(len(r.job.Prompt) + len(r.gen)) }
 

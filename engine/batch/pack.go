@@ -305,7 +305,7 @@ func (s *Scheduler) apply(p packing) int {
 		need := s.stopOf(r) - r.have
 		n := min(need, left)
 		last := r.have+n == r.target && r.job.MaxTokens != 0
-		if last && outputs >= s.cfg.Outputs {
+		if last && (s.holding || outputs >= s.cfg.Outputs) {
 			n, last = n-1, false
 		}
 		if n <= 0 {

@@ -15,6 +15,13 @@ func (s *Scheduler) choosePrefills() {
 		return
 	}
 	s.orderPrefills()
+	if s.cfg.NoPad {
+		bulk := s.bulkTime()
+		s.startTogether(bulk)
+		if s.waitForDecodes(bulk); len(s.prefills) == 0 {
+			return
+		}
+	}
 	s.perStep, s.behind = 0, s.prefillsDeep()
 	base := s.decodeTime()
 	target := s.stepTarget(base) - s.host.spent
@@ -35,8 +42,11 @@ func (s *Scheduler) choosePrefills() {
 		}()
 	}
 	p := s.pack(base*float64(min(1, len(s.decodes))), target-base)
+	if s.cfg.NoPad && len(decodes) == 0 && !s.cfg.Recurrent && s.allReady() {
+		p = s.lastRows()
+	}
 	if len(decodes) == 0 && p.each <= 0 { // a device on which nothing fits must still go on
-		p = s.least()
+		p = s.bestRate(idleRows * target)
 	}
 	switch {
 	case len(decodes) > 0 && !s.granted(&p, base, target):
@@ -96,7 +106,7 @@ func (s *Scheduler) orderPrefills() {
 		if short && r == first {
 			return math.MaxInt8, 0
 		}
-		return max(r.job.Priority, r.boost), float64(r.target-r.have) - s.credit(s.now-r.job.submitted)
+		return r.class(), float64(r.target-r.have) - s.credit(s.now-r.job.submitted)
 	}
 	for i := 1; i < len(s.prefills); i++ { // few, and nearly sorted
 		for k := i; k > 0; k-- {
@@ -111,35 +121,26 @@ func (s *Scheduler) orderPrefills() {
 	}
 }
 
-const (
-	// targetFactor is what the time between tokens may be, in decode-only steps, where that is more than 50 ms: as those with about as
-	// many rows usually are, or as this one is where that is less. A long sequence that has just joined the others does not loosen the
-	// promise. On a CPU, where little is held back, it is less.
-	targetFactor, targetFactorCPU = 3.0, 2.5
-)
-
 // decodeTime predicts the decode rows of this step alone, in seconds; 0: unknown, or there are none.
 func (s *Scheduler) decodeTime() float64 {
 	t, _ := s.cost.predict(s.sketch())
 	return t
 }
 
+// idleRows is how many steps of one row a step without decode rows may take, where that is more than the idle target: a large model on a slow
+// device, or a busy one, takes seconds for a single row, and not much longer for some more.
+const idleRows = 4
+
 // stepTarget is how long this step may take, in seconds.
 func (s *Scheduler) stepTarget(base float64) float64 {
 	if len(s.decodes) == 0 {
-		return s.cfg.IdleTarget.Seconds()
+		return max(s.cfg.IdleTarget.Seconds(), idleRows*s.decodeTimeOf(1))
 	}
-	factor, reserve := targetFactor, slipReserve
+	reserve := slipReserve
 	if s.cfg.NoPad {
-		factor, reserve = targetFactorCPU, slipReserveCPU
+		reserve = slipReserveCPU
 	}
-	target := s.cfg.ITLTarget.Seconds()
-	if target == 0 {
-		if u := &s.usual[bucketOf(len(s.decodes))]; u.n > 0 {
-			base = min(base, u.t)
-		}
-		target = max(0.05, base*factor)
-	}
+	target := s.promise(len(s.decodes), base)
 	return target - s.slip.of(s.behind, target, reserve) - float64(s.copied)*s.copyTime()
 }
 
@@ -174,6 +175,20 @@ func (s *Scheduler) granted(p *packing, base, target float64) bool {
 	}
 	s.sinceGrant = 0
 	return true
+}
+
+// bestRate is the candidate with the most rows a second of those that take at most limit seconds, else the smallest chunk.
+func (s *Scheduler) bestRate(limit float64) packing {
+	best := packing{}
+	for _, p := range s.candidates {
+		if p.extra <= limit && (best.k == 0 || float64(p.each)/p.extra > float64(best.each)/best.extra) {
+			best = p
+		}
+	}
+	if best.k == 0 {
+		return s.least()
+	}
+	return best
 }
 
 // least is the smallest chunk that is worth a step.

@@ -39,6 +39,10 @@ var variants = map[string]batch.Config{
 	"host-noPark":    {Cells: 512, Context: 200, Sequences: 8, MaxRunning: 4, Chunk: 64, Outputs: 8, Host: hostOf(2000)},
 	"host-one":       {Cells: 128, Context: 128, Sequences: 1, Chunk: 16, Host: hostOf(1000)},
 	"host-parked":    {Cells: 256, Context: 128, Sequences: 1, Parking: 2, Chunk: 16, Host: hostOf(1000)},
+	"slow":           {Cells: 512, Context: 256, Sequences: 6, Parking: 10, Chunk: 64, Outputs: 16, MinPrefill: 1, NoPad: true},
+	"slow-tight":     {Cells: 256, Context: 256, Sequences: 6, Parking: 4, Chunk: 32, Outputs: 4, MinPrefill: 1, NoPad: true},
+	"slow-streams":   {Layout: batch.LayoutStreams, Context: 160, Sequences: 8, Chunk: 64, Outputs: 16, MinPrefill: 1, NoPad: true},
+	"slow-iswa":      {Cells: 512, Context: 200, Sequences: 5, Parking: 4, Chunk: 32, Window: 24, WindowCells: 160, MinPrefill: 1, NoPad: true},
 	"recurrent":      {Context: 300, Sequences: 8, MaxRunning: 4, Chunk: 32, Recurrent: true, NoAttention: true},
 }
 
@@ -80,6 +84,15 @@ func randomRun(t testing.TB, cfg batch.Config, seed uint64, jobs int) batch.Stat
 		w.lose = func() bool { return rng.IntN(10) == 0 }
 		w.took = func(st *batch.Step) time.Duration { // cells have a price
 			return time.Duration(2000+40*len(st.Rows)+(4+len(st.Rows))*w.s.Stats().Span) * time.Microsecond
+		}
+	}
+	if cfg.NoPad { // prompts wait for each other, and for answers
+		w.took = func(st *batch.Step) time.Duration {
+			row := 5
+			if st.Decodes > 0 {
+				row = 20
+			}
+			return time.Duration(3+6*st.Decodes+row*st.Prefills) * time.Millisecond
 		}
 	}
 	ps := prompts{rng: rng}

@@ -48,6 +48,7 @@ type Scheduler struct {
 	packs        []packing // scratch
 	paces        []packing // scratch
 	above        []int32   // scratch
+	ends         []float64 // scratch
 	victims      []int32   // scratch
 	usable, idle prefix.Usable
 	hosted       prefix.Usable
@@ -55,6 +56,7 @@ type Scheduler struct {
 	lastPrefill bool          // the last step had prefill rows alone
 	afterPrompt bool          // the last one that was computed had prefill rows
 	fed         bool          // prefill rows alone since the last step with decode rows
+	holding     bool          // prompts of the step that is planned are kept from their first tokens
 	sinceGrant  int           // decode-only steps since prefill rows were last granted
 	preempted   bool          // in the step that is planned
 	copied      int           // sequences, in the step that is planned

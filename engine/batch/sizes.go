@@ -39,7 +39,11 @@ type point struct {
 type sizeCosts struct {
 	exact, below [len(sizes)]point
 	largest      int32 // rows of the largest observation
+	smooth       bool  // costs go by rows, as on a CPU
 }
+
+// smoothBase is what part of a large evaluation's cost one without rows is thought to have, where costs are smooth.
+const smoothBase = 0.05
 
 // at is the point for a number of rows.
 func (c *sizeCosts) at(rows int32) (p *point, i int) {
@@ -150,6 +154,8 @@ func (c *sizeCosts) predict(rows int32) (t float64, ok bool) {
 		return lo.t + (hi.t-lo.t)*(x-lo.rows)/(hi.rows-lo.rows), true
 	case lo != nil && hi == nil:
 		return lo.t * x / lo.rows, true
+	case hi != nil && c.smooth:
+		return hi.t * (smoothBase + (1-smoothBase)*x/hi.rows), true
 	case hi != nil: // fewer rows are cheaper, but who knows how much
 		return hi.t * (1 + x/hi.rows) / 2, true
 	}
