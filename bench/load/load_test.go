@@ -208,15 +208,18 @@ func TestValidateNamesTheField(t *testing.T) {
 func TestSteadyCountsOnlyTheSharedWindow(t *testing.T) {
 	t0 := time.Now()
 	at := func(n int) time.Time { return t0.Add(time.Duration(n) * time.Millisecond) }
-	got := steady([]Sample{
-		{Start: t0, TTFT: 10 * time.Millisecond, CompletionTokens: 4, GapEnds: []time.Time{at(20), at(30), at(40)}},
-		{Start: t0, TTFT: 20 * time.Millisecond, CompletionTokens: 4, GapEnds: []time.Time{at(30), at(40), at(50)}},
+	got, context := steady([]Sample{
+		{Start: t0, TTFT: 10 * time.Millisecond, PromptTokens: 100, CompletionTokens: 4, GapEnds: []time.Time{at(20), at(30), at(40)}},
+		{Start: t0, TTFT: 20 * time.Millisecond, PromptTokens: 200, CompletionTokens: 4, GapEnds: []time.Time{at(30), at(40), at(50)}},
 	})
 	// both decode from 20 to 40 ms: two events each
 	if got < 199 || got > 201 {
 		t.Errorf("steady = %.1f tok/s, want 200", got)
 	}
-	if got := steady([]Sample{{Start: t0, TTFT: time.Millisecond}}); got != 0 {
-		t.Errorf("steady of one event = %v, want 0", got)
+	if want := (100 + 2 + 1 + 200 + 1 + 1) / 2.0; context != want {
+		t.Errorf("mean context %v, want %v", context, want)
+	}
+	if got, context := steady([]Sample{{Start: t0, TTFT: time.Millisecond}}); got != 0 || context != 0 {
+		t.Errorf("steady of one event = %v with %v tokens, want 0", got, context)
 	}
 }

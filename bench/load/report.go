@@ -37,6 +37,8 @@ type Report struct {
 	// SteadyPerSecond is output tokens per second while every request decoded: from the last first token to the first
 	// end. Only for a single wave (as many requests as clients), else 0.
 	SteadyPerSecond float64 `json:"steady_tokens_per_second,omitempty"`
+	// SteadyContext is the mean length of the sequences in that time, in tokens: what a raw loop must have to be compared with it.
+	SteadyContext float64 `json:"steady_context_tokens,omitempty"`
 
 	TTFT Dist `json:"ttft_ms"`
 	ITL  Dist `json:"itl_ms"`
@@ -94,18 +96,19 @@ func summarise(spec Spec, samples []Sample, wall time.Duration) Report {
 		r.Mixed = mixedReport(samples)
 	}
 	if len(samples) == spec.Clients && r.Completed == len(samples) {
-		r.SteadyPerSecond = steady(samples)
+		r.SteadyPerSecond, r.SteadyContext = steady(samples)
 	}
 	return r
 }
 
 // steady counts content events between the last first token and the first last one, scaled to tokens where an event
 // carried several.
-func steady(samples []Sample) float64 {
+// The second result is the mean length of the sequences meanwhile.
+func steady(samples []Sample) (perSecond, context float64) {
 	var from, to time.Time
 	for i, s := range samples {
 		if len(s.GapEnds) == 0 {
-			return 0
+			return 0, 0
 		}
 		first, last := s.Start.Add(s.TTFT), s.GapEnds[len(s.GapEnds)-1]
 		if i == 0 || first.After(from) {
@@ -116,18 +119,24 @@ func steady(samples []Sample) float64 {
 		}
 	}
 	if !to.After(from) {
-		return 0
+		return 0, 0
 	}
 	tokens := 0.0
 	for _, s := range samples {
 		perEvent := float64(s.CompletionTokens) / float64(len(s.GapEnds)+1)
+		before, within := perEvent, 0.0 // the first token has no gap
 		for _, end := range s.GapEnds {
-			if end.After(from) && !end.After(to) {
-				tokens += perEvent
+			switch {
+			case !end.After(from):
+				before += perEvent
+			case !end.After(to):
+				within += perEvent
 			}
 		}
+		tokens += within
+		context += float64(s.PromptTokens) + before + within/2
 	}
-	return tokens / to.Sub(from).Seconds()
+	return tokens / to.Sub(from).Seconds(), context / float64(len(samples))
 }
 
 func mixedReport(samples []Sample) *MixedReport {
@@ -192,7 +201,7 @@ func (r *Report) Print(w io.Writer) {
 		}
 	}
 	if r.SteadyPerSecond > 0 {
-		fmt.Fprintf(w, "  steady decode: %.1f tok/s\n", r.SteadyPerSecond)
+		fmt.Fprintf(w, "  steady decode: %.1f tok/s, mean context %.0f tokens\n", r.SteadyPerSecond, r.SteadyContext)
 	}
 	row("TTFT", r.TTFT)
 	row("ITL", r.ITL)
