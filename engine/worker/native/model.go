@@ -24,7 +24,8 @@ type model struct {
 	s    *llama.Sampler
 	lora []*llama.Adapter
 	spec engine.LoadSpec
-	size sizes // of a chat model's context
+	size sizes  // of a chat model's context
+	blas string // path of the BLAS plugin; "": none
 
 	aborting sync.Mutex // held where ctx is replaced, for Abort comes from any goroutine
 
@@ -87,6 +88,9 @@ func (m *model) initChat(mi llama.ModelInfo, dev llama.Device) error {
 	if want := cmp.Or(m.spec.MaxSequences, engine.DefaultMaxSequences); m.size.sequences < want {
 		m.log.Warn("the memory does not hold a context or a window for every sequence: fewer run at a time",
 			"sequences", m.size.sequences, "wanted", want, "context", m.size.context, "free_bytes", free)
+	}
+	if err := m.prepareBLAS(m.size.threads); err != nil {
+		return err
 	}
 	m.unifiedCells = m.size.cells
 	// Streams need a whole context for every sequence, so on most cards there is nothing to choose.
@@ -230,6 +234,9 @@ func (m *model) initEmbedding(mi llama.ModelInfo) error {
 		pool = llama.PoolingRank
 	} else if pool == llama.PoolingModel && !mi.Embeddings {
 		pool = llama.PoolingMean // a chat model asked for embeddings
+	}
+	if err := m.prepareBLAS(cores); err != nil {
+		return err
 	}
 	return m.newContext(llama.ContextParams{
 		Ctx: tokens, Batch: tokens, UBatch: tokens, SeqMax: seqs, Threads: cores,
