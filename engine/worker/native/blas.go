@@ -12,7 +12,9 @@ import (
 // measurements differ by, and prompts are not products alone.
 const blasShare = 0.9
 
-// blasRows is from how many rows on ggml's BLAS plugin takes a product.
+// blasRows is from how many rows on ggml's BLAS plugin takes a product. Steps of so many sequences that all decode would go through it,
+// too: they are the slower for it (32 rows: 1.0 to 1.3 times the time), and the output matrix, the largest there is, would be kept as
+// floats besides (SmolLM2: 113 MB, 8B models: 2 GB).
 const blasRows = 32
 
 // blasUse is what cpu_blas says about one model.
@@ -38,33 +40,47 @@ func chooseBLAS(s *engine.LoadSpec, plugin string) (blasUse, error) {
 		return blasNo, nil
 	case s.CPUBLAS == "on":
 		return blasYes, nil
+	case s.MaxSequences >= blasRows && (s.Mode == "" || s.Mode == "chat"):
+		return blasNo, nil
 	}
 	return blasMeasure, nil
 }
 
+// fewerThanBLAS keeps steps in which all sequences decode below what BLAS takes, unless their number was asked for.
+func (z *sizes) fewerThanBLAS(s *engine.LoadSpec) {
+	if s.MaxSequences > 0 || z.sequences < blasRows {
+		return
+	}
+	z.sequences = blasRows - 1
+	if !z.unified {
+		z.cells = z.context * z.sequences
+	}
+}
+
 // prepareBLAS gives the context that is made next BLAS for prompts, where that is wanted and, unless it is demanded, faster. It
 // computes: threads is what the context will have.
-func (m *model) prepareBLAS(threads int) error {
+func (m *model) prepareBLAS(threads int) (used bool, err error) {
 	use, err := chooseBLAS(&m.spec, m.blas)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if use == blasMeasure && m.measureBLAS(threads) {
 		use = blasYes
 	}
 	if use != blasYes {
-		return nil
+		return false, nil
 	}
 	err = m.rt.LoadBLAS(m.blas)
 	switch {
 	case err == nil:
-		m.log.Info("prompts go through BLAS", "least_rows", blasRows, "cpu_blas", m.spec.CPUBLAS)
+		m.log.Info("prompts of 32 rows or more go through BLAS", "cpu_blas", m.spec.CPUBLAS)
+		return true, nil
 	case m.spec.CPUBLAS == "on":
-		return &engine.Error{Kind: engine.KindUnavailable, Field: "cpu_blas", Message: "the BLAS plugin cannot be loaded", Cause: err}
+		return false, &engine.Error{Kind: engine.KindUnavailable, Field: "cpu_blas", Message: "the BLAS plugin cannot be loaded", Cause: err}
 	default:
 		m.log.Warn("the BLAS plugin cannot be loaded, prompts go without", "err", err)
+		return false, nil
 	}
-	return nil
 }
 
 // measureBLAS says whether BLAS is enough faster for this model.

@@ -89,8 +89,12 @@ func (m *model) initChat(mi llama.ModelInfo, dev llama.Device) error {
 		m.log.Warn("the memory does not hold a context or a window for every sequence: fewer run at a time",
 			"sequences", m.size.sequences, "wanted", want, "context", m.size.context, "free_bytes", free)
 	}
-	if err := m.prepareBLAS(m.size.threads); err != nil {
+	blas, err := m.prepareBLAS(m.size.threads)
+	if err != nil {
 		return err
+	}
+	if blas {
+		m.size.fewerThanBLAS(&m.spec)
 	}
 	m.unifiedCells = m.size.cells
 	// Streams need a whole context for every sequence, so on most cards there is nothing to choose.
@@ -100,7 +104,7 @@ func (m *model) initChat(mi llama.ModelInfo, dev llama.Device) error {
 	if m.auto && m.size.sequences >= streamsFrom {
 		m.layout(batch.LayoutStreams)
 	}
-	err := m.chatContext()
+	err = m.chatContext()
 	if err != nil && !m.size.unified && m.auto {
 		m.log.Warn("no room for a context per sequence, one pool for all is used", "err", err)
 		m.auto = false
@@ -235,7 +239,7 @@ func (m *model) initEmbedding(mi llama.ModelInfo) error {
 	} else if pool == llama.PoolingModel && !mi.Embeddings {
 		pool = llama.PoolingMean // a chat model asked for embeddings
 	}
-	if err := m.prepareBLAS(cores); err != nil {
+	if _, err := m.prepareBLAS(cores); err != nil {
 		return err
 	}
 	return m.newContext(llama.ContextParams{
