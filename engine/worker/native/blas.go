@@ -91,6 +91,10 @@ func (m *model) measureBLAS(threads int) bool {
 		m.log.Warn("BLAS cannot be measured, prompts go without", "err", err)
 		return false
 	}
+	if gain.Shapes == 0 {
+		m.log.Info("prompts go without BLAS: the CPU keeps all of the model's weights in buffers of its own", "took", time.Since(began))
+		return false
+	}
 	m.log.Info("measured BLAS for prompts", "use", worthBLAS(gain), "share_of_cpu_time", gain.Share(), "cpu", gain.CPU, "blas", gain.BLAS,
 		"types", strings.Join(gain.Types, " "), "shapes", gain.Shapes, "measured", gain.Measured, "buffer_bytes", gain.Buffer,
 		"took", time.Since(began))
