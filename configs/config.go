@@ -81,6 +81,7 @@ type Run struct {
 	QueueLimit     int           `key:"queue_limit" env:"HEARTH_MAX_QUEUE" default:"0" doc:"waiting requests a model, more get 429; 0: 512"`
 	HostCache      BytesOrAuto   `key:"host_cache" flag:"host-cache" env:"HEARTH_HOST_CACHE" default:"auto" doc:"host memory for cached prefixes that leave the KV pool of a model on the CPU, such as 4GiB; 0: none; auto: 2GiB, or a tenth of the memory available at load where that is less"`
 	WindowCache    string        `key:"window_cache" flag:"window-cache" env:"HEARTH_WINDOW_CACHE" default:"auto" enum:"auto,full,window" doc:"cells that layers with a sliding window keep (Gemma, gpt-oss): full keeps all, so that cached prefixes of any length are of use; window keeps a window for each sequence, which takes a fraction of the memory, and a cached prefix is of use only while the window at its end is whole; auto: full where it takes at most a quarter of the memory that is free beside the weights"`
+	CPUBLAS        string        `key:"cpu_blas" flag:"cpu-blas" env:"HEARTH_CPU_BLAS" default:"auto" enum:"auto,on,off" doc:"multiply prompts of models on the CPU by the engine bundle's BLAS library; auto: where a measurement at load says that it is faster. It rounds differently, so a prompt's answer may differ in a near tie from the one after a cached prefix"`
 	TenantCache    bool          `key:"tenant_cache" env:"HEARTH_TENANT_CACHE" default:"false" doc:"keep cached prefixes of different API keys apart"`
 }
 

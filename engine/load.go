@@ -46,6 +46,9 @@ type LoadSpec struct {
 	// WindowCache is how many cells the layers with a sliding window keep: all of them ("full"), which lets prefixes of any length be
 	// reused, or one window for each sequence ("window"), which takes less memory; "auto": the worker chooses.
 	WindowCache string
+	// CPUBLAS is whether prompts of models on the CPU are multiplied by the bundle's BLAS library: "auto": where that was measured to
+	// be faster, "on" or "off". Ignored by other backends.
+	CPUBLAS string
 	// LoRA adapters applied to every request.
 	LoRA []LoRA
 }
@@ -82,6 +85,7 @@ func (s *LoadSpec) Validate() error {
 		{"flash_attention", s.FlashAttention, []string{"", "auto", "on", "off"}},
 		{"kv_layout", s.KVLayout, []string{"", "auto", "unified", "streams"}},
 		{"window_cache", s.WindowCache, []string{"", "auto", "full", "window"}},
+		{"cpu_blas", s.CPUBLAS, []string{"", "auto", "on", "off"}},
 		{"mode", s.Mode, []string{"", "chat", "embedding", "rerank"}},
 		{"pooling", s.Pooling, []string{"", "none", "mean", "cls", "last", "rank"}},
 	}

@@ -62,6 +62,7 @@ func runBench(ctx context.Context, in *invocation) int {
 	fs.IntVar(&spec.Chunk, "chunk", 0, "tokens of one prefill step (default 512)")
 	fs.StringVar(&spec.KVLayout, "kv-layout", "unified", "unified or streams")
 	fs.IntVar(&spec.GPULayers, "gpu-layers", -1, "layers to offload (default: all)")
+	fs.StringVar(&spec.CPUBLAS, "cpu-blas", "auto", "BLAS for prompts on the CPU: auto (where it is measured to be faster), on or off")
 	dir := fs.String("bundle", "", "engine bundle (default: the one this binary lies in)")
 	batches := fs.String("batch", "1,2,4,8,16,32", "numbers of sequences that decode together")
 	contexts := fs.String("context", "512", "tokens in each sequence before decoding")

@@ -103,6 +103,9 @@ func (in *invocation) opener(dir string, log *slog.Logger) (*native.Opener, erro
 			o.GPUPlugins[backend] = ps[0].Path
 		}
 	}
+	if ps := b.PluginsOf(bundle.KindBLAS); len(ps) > 0 {
+		o.BLASPlugin = ps[0].Path
+	}
 	if len(o.CPUPlugins) == 0 {
 		return nil, fmt.Errorf("the engine bundle %s has no CPU plugin", b.Dir)
 	}

@@ -113,7 +113,7 @@ func TestWindowCacheFollowsTheLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := windowSpec(toy(t, toygguf.Spec{Kind: toygguf.Gemma3, SWA: 64, Context: 2048}), "unified", "window")
-	spec.Threads, spec.MMap = 1, true
+	spec.Threads, spec.MMap, spec.CPUBLAS = 1, true, "off" // a plugin would stay in this process
 	m, err := o.Open(t.Context(), spec, func(string, float64) {})
 	if err != nil {
 		t.Fatal(err)

@@ -150,7 +150,7 @@ func loadSpec(e models.Entry, run configs.Run) (engine.LoadSpec, error) {
 		MaxSequences: run.MaxSequences, Chunk: run.Chunk, Threads: run.Threads, FlashAttention: run.FlashAttention,
 		KVTypeK: run.KVTypeK, KVTypeV: run.KVTypeV, KVLayout: run.KVLayout, MMap: run.MMap, MLock: run.MLock,
 		Mode: mode, ITLTarget: run.ITLTarget, QueueLimit: run.QueueLimit, TenantCache: run.TenantCache,
-		HostCache: int64(run.HostCache), WindowCache: run.WindowCache,
+		HostCache: int64(run.HostCache), WindowCache: run.WindowCache, CPUBLAS: run.CPUBLAS,
 	}, nil
 }
 

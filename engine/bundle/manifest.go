@@ -42,7 +42,8 @@ const (
 	KindCPU    Kind = "cpu"
 	KindVulkan Kind = "vulkan"
 	KindHIP    Kind = "hip"
-	KindOther  Kind = "other" // blas, rpc, ...: present, never loaded by hearth
+	KindBLAS   Kind = "blas"  // helps the CPU with prompts, where that is faster
+	KindOther  Kind = "other" // rpc, ...: present, never loaded by hearth
 )
 
 // Plugin is one ggml backend library. A bundle usually has several of KindCPU, one for each instruction set level;

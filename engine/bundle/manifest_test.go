@@ -10,6 +10,7 @@ const good = `{
   "schema": 1, "name": "hip", "llama_version": "0.7.0", "ggml_version": "0.27.0", "source": "debian",
   "loader": "lib/ld-linux-x86-64.so.2", "library_path": ["lib", "mesa/lib"],
   "plugins": [
+    {"name": "blas", "path": "backends/libggml-blas.so", "kind": "blas"},
     {"name": "cpu-haswell", "path": "backends/libggml-cpu-haswell.so", "kind": "cpu"},
     {"name": "cpu-x64", "path": "backends/libggml-cpu-x64.so", "kind": "cpu"},
     {"name": "hip", "path": "/cache/libggml-hip.so", "kind": "hip"}
@@ -25,7 +26,7 @@ func TestParseManifest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.Name != "hip" || len(m.Plugins) != 3 || m.Plugins[2].Kind != KindHIP || m.GFXTargets[0] != "gfx1100" {
+	if m.Name != "hip" || len(m.Plugins) != 4 || m.Plugins[0].Kind != KindBLAS || m.Plugins[3].Kind != KindHIP || m.GFXTargets[0] != "gfx1100" {
 		t.Errorf("parsed %+v", m)
 	}
 	data, err := m.Encode()

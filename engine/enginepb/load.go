@@ -11,6 +11,7 @@ func FromLoadSpec(s *engine.LoadSpec) *LoadSpec {
 		FlashAttention: s.FlashAttention, KvTypeK: s.KVTypeK, KvTypeV: s.KVTypeV, KvLayout: s.KVLayout,
 		Mmap: s.MMap, Mlock: s.MLock, Mode: s.Mode, Pooling: s.Pooling, ItlTargetNs: int64(s.ITLTarget),
 		QueueLimit: int64(s.QueueLimit), TenantCache: s.TenantCache, HostCache: s.HostCache, WindowCache: s.WindowCache,
+		CpuBlas: s.CPUBLAS,
 	}
 	for _, l := range s.LoRA {
 		out.Lora = append(out.Lora, &LoRA{Path: l.Path, Scale: l.Scale})
@@ -27,7 +28,7 @@ func ToLoadSpec(s *LoadSpec) engine.LoadSpec {
 		FlashAttention: s.GetFlashAttention(), KVTypeK: s.GetKvTypeK(), KVTypeV: s.GetKvTypeV(), KVLayout: s.GetKvLayout(),
 		MMap: s.GetMmap(), MLock: s.GetMlock(), Mode: s.GetMode(), Pooling: s.GetPooling(),
 		ITLTarget: duration(s.GetItlTargetNs()), QueueLimit: int(s.GetQueueLimit()), TenantCache: s.GetTenantCache(), HostCache: s.GetHostCache(),
-		WindowCache: s.GetWindowCache(),
+		WindowCache: s.GetWindowCache(), CPUBLAS: s.GetCpuBlas(),
 	}
 	for _, l := range s.GetLora() {
 		out.LoRA = append(out.LoRA, engine.LoRA{Path: l.GetPath(), Scale: l.GetScale()})

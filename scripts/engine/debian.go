@@ -235,6 +235,7 @@ func fill(b *layout.Builder, g groups) error {
 	runtime := slices.Concat(g.base, g.hip)
 	steps := []func() error{
 		func() error { return layout.Libraries(b.Path("lib"), runtime) },
+		func() error { return layout.OpenBLAS(b.Path("lib"), g.base) },
 		func() error { return layout.DevLinks(b.Path("lib")) },
 		func() error { return layout.Headers(b.Path("include"), devPackages(g.base)) },
 		func() error { return layout.Backends(b.Path("backends"), runtime) },

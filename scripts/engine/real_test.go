@@ -11,7 +11,7 @@ import (
 )
 
 // TestRealBundles compiles a C program with the host's compiler against real bundles, starts it as bundle.Command says
-// and lets it load the plugins: one CPU plugin, and the HIP one where there is one, which on a machine without a card
+// and lets it load the plugins: one CPU plugin, the BLAS one, which finds its library in the bundle, and the HIP one where there is one, which on a machine without a card
 // must load, report no device and leave the process alive.
 func TestRealBundles(t *testing.T) {
 	found := false
@@ -48,6 +48,12 @@ func loadPlugins(t *testing.T, dir string) {
 		if p.Name == "cpu-x64" {
 			args, want = append(args, p.Path), append(want, "CPU 1")
 		}
+	}
+	blas := b.PluginsOf(bundle.KindBLAS)
+	if len(blas) > 0 {
+		args, want = append(args, blas[0].Path), append(want, "BLAS 1")
+	} else if b.Source == bundle.SourceDebian {
+		t.Error("the bundle has no BLAS plugin")
 	}
 	hip := b.PluginsOf(bundle.KindHIP)
 	if len(hip) > 0 {

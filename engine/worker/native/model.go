@@ -24,7 +24,8 @@ type model struct {
 	s    *llama.Sampler
 	lora []*llama.Adapter
 	spec engine.LoadSpec
-	size sizes // of a chat model's context
+	size sizes  // of a chat model's context
+	blas string // path of the BLAS plugin; "": none
 
 	aborting sync.Mutex // held where ctx is replaced, for Abort comes from any goroutine
 
@@ -88,6 +89,13 @@ func (m *model) initChat(mi llama.ModelInfo, dev llama.Device) error {
 		m.log.Warn("the memory does not hold a context or a window for every sequence: fewer run at a time",
 			"sequences", m.size.sequences, "wanted", want, "context", m.size.context, "free_bytes", free)
 	}
+	blas, err := m.prepareBLAS(m.size.threads)
+	if err != nil {
+		return err
+	}
+	if blas {
+		m.size.fewerThanBLAS(&m.spec)
+	}
 	m.unifiedCells = m.size.cells
 	// Streams need a whole context for every sequence, so on most cards there is nothing to choose.
 	m.auto = m.async && (m.spec.KVLayout == "" || m.spec.KVLayout == "auto") && !mi.Recurrent && !mi.Hybrid &&
@@ -96,7 +104,7 @@ func (m *model) initChat(mi llama.ModelInfo, dev llama.Device) error {
 	if m.auto && m.size.sequences >= streamsFrom {
 		m.layout(batch.LayoutStreams)
 	}
-	err := m.chatContext()
+	err = m.chatContext()
 	if err != nil && !m.size.unified && m.auto {
 		m.log.Warn("no room for a context per sequence, one pool for all is used", "err", err)
 		m.auto = false
@@ -230,6 +238,9 @@ func (m *model) initEmbedding(mi llama.ModelInfo) error {
 		pool = llama.PoolingRank
 	} else if pool == llama.PoolingModel && !mi.Embeddings {
 		pool = llama.PoolingMean // a chat model asked for embeddings
+	}
+	if _, err := m.prepareBLAS(cores); err != nil {
+		return err
 	}
 	return m.newContext(llama.ContextParams{
 		Ctx: tokens, Batch: tokens, UBatch: tokens, SeqMax: seqs, Threads: cores,

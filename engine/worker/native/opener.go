@@ -19,6 +19,7 @@ import (
 type Opener struct {
 	CPUPlugins []string          // paths of the CPU variants
 	GPUPlugins map[string]string // backend ("hip", "vulkan") -> path
+	BLASPlugin string            // path; "": the bundle has none
 	Log        *slog.Logger
 }
 
@@ -97,7 +98,7 @@ func (o *Opener) load(ctx context.Context, rt *llama.Runtime, spec engine.LoadSp
 	if err != nil {
 		return nil, loadError(ctx, spec.Backend, err)
 	}
-	m := &model{rt: rt, m: lm, spec: spec, log: o.Log}
+	m := &model{rt: rt, m: lm, spec: spec, blas: o.BLASPlugin, log: o.Log}
 	if err := m.init(dev, progress); err != nil {
 		m.Close()
 		return nil, err

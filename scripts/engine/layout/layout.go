@@ -165,6 +165,8 @@ func pluginKind(name string) bundle.Kind {
 		return bundle.KindVulkan
 	case name == "hip":
 		return bundle.KindHIP
+	case name == "blas":
+		return bundle.KindBLAS
 	}
 	return bundle.KindOther
 }

@@ -84,6 +84,28 @@ func TestLibraries(t *testing.T) {
 	}
 }
 
+// TestOpenBLAS: out of the folder that alternatives choose among, without LAPACK, and from no other build.
+func TestOpenBLAS(t *testing.T) {
+	const lib = "usr/lib/x86_64-linux-gnu/"
+	openmp := pkg(t, "libopenblas0-openmp", false, map[string]string{
+		lib + "openblas-openmp/libblas.so.3": "blas", lib + "openblas-openmp/liblapack.so.3": "no",
+		lib + "openblas-openmp/libopenblas.so.0": "->libopenblasp-r0.3.34.so", lib + "openblas-openmp/libopenblasp-r0.3.34.so": "openblas",
+	})
+	threads := pkg(t, "libopenblas0-pthread", false, map[string]string{lib + "openblas-pthread/libblas.so.3": "no"})
+	dir := filepath.Join(t.TempDir(), "lib")
+	if err := OpenBLAS(dir, []Root{threads, openmp}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := names(t, dir), []string{"libblas.so.3", "libopenblas.so.0", "libopenblasp-r0.3.34.so"}; !slices.Equal(got, want) {
+		t.Errorf("lib holds %q\nwant %q", got, want)
+	}
+	for file, want := range map[string]string{"libblas.so.3": "blas", "libopenblas.so.0": "openblas"} {
+		if data, err := os.ReadFile(filepath.Join(dir, file)); err != nil || string(data) != want {
+			t.Errorf("%s has %q, %v", file, data, err)
+		}
+	}
+}
+
 func TestVulkanDrivers(t *testing.T) {
 	mesa := pkg(t, "mesa-vulkan-drivers", true, map[string]string{
 		"usr/share/vulkan/icd.d/radeon_icd.json": `{"ICD":{"api_version":"1.4.354","library_path":"/usr/lib/libvulkan_radeon.so"},"file_format_version":"1.0.1"}`,
@@ -118,7 +140,7 @@ func TestBuilder(t *testing.T) {
 		if err := os.WriteFile(b.Path("lib", "loader"), []byte("#!/bin/sh\nprintf '%s\\n' \"$@\"\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range []string{"libggml-cpu-x64.so", "libggml-vulkan.so", "libggml-rpc.so", "libggml-base.so"} {
+		for _, name := range []string{"libggml-cpu-x64.so", "libggml-vulkan.so", "libggml-blas.so", "libggml-rpc.so", "libggml-base.so"} {
 			if err := os.WriteFile(b.Path("backends", name), nil, 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -145,7 +167,7 @@ func TestBuilder(t *testing.T) {
 	if err := b.Check(); err != nil {
 		t.Error(err)
 	}
-	if b.LlamaVersion != "0.7.1" || b.Name != "default" || len(b.Plugins) != 3 || len(b.PluginsOf(bundle.KindOther)) != 1 {
+	if b.LlamaVersion != "0.7.1" || b.Name != "default" || len(b.Plugins) != 4 || len(b.PluginsOf(bundle.KindOther)) != 1 || len(b.PluginsOf(bundle.KindBLAS)) != 1 {
 		t.Errorf("manifest %+v", b.Manifest)
 	}
 	out, err := exec.Command(filepath.Join(filepath.Dir(dir), "run"), "/bin/prog", "a b").Output()
