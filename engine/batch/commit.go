@@ -177,6 +177,10 @@ func (s *Scheduler) leadOf(fork *run) *run {
 
 // accept takes a sampled token.
 func (s *Scheduler) accept(r *run, got Sampled) {
+	if got.Finish == engine.FinishError { // no token was drawn
+		s.events = s.end(s.now, r, got.Finish, s.events)
+		return
+	}
 	j := r.job
 	r.gen = append(r.gen, got.Token)
 	r.state = stateDecode

@@ -225,3 +225,32 @@ func TestSlowSpellIsForgotten(t *testing.T) {
 		}
 	}
 }
+
+// A choice whose sampler fails has produced nothing in that step.
+func TestFailedSampleIsNoToken(t *testing.T) {
+	s, err := batch.New(batch.Config{Cells: 256, Context: 256, Sequences: 2, Chunk: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Submit(0, batch.Job{ID: 1, Prompt: []engine.Token{1, 2, 3}, MaxTokens: 9, Choices: 2}); err != nil {
+		t.Fatal(err)
+	}
+	var done *batch.Usage
+	answers := []batch.Sampled{{Token: 7}, {Finish: engine.FinishError}, {Token: 8, Finish: engine.FinishStop}}
+	for n := 0; n < 4 && done == nil; n++ {
+		st := s.Plan(0)
+		sampled := answers[:len(st.Samples)]
+		answers = answers[len(st.Samples):]
+		for _, ev := range s.Commit(0, batch.Result{Sampled: sampled}) {
+			if ev.Kind == batch.EventDone {
+				done = &ev.Usage
+			}
+		}
+	}
+	if done == nil || done.Completion != 2 {
+		t.Errorf("usage %+v, want 2 tokens", done)
+	}
+	if st := s.Stats(); st.CompletionTokens != 2 || st.Running != 0 {
+		t.Errorf("stats %+v", st)
+	}
+}
