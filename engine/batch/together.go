@@ -18,6 +18,8 @@ const (
 	togetherLeast = 0.1
 	// togetherGain is what part of the mean time to the first token must be left.
 	togetherGain = 0.9
+	// shortAnswer is up to what part of its prompt's time in large steps an answer may take to count for nothing.
+	shortAnswer = 0.2
 	// waitMost is how much longer than expected decode rows may take to end for which prompts wait.
 	waitMost = 1.2
 	// outputGuess is how long the longest answer is thought to become, in lengths that four of five recent ones stayed below.
@@ -132,9 +134,10 @@ func (s *Scheduler) sooner(n int, took float64, prompts []*run, bulk float64) bo
 // decodes, a row in bulk seconds, the others beside more and more decode rows. It returns the sum of the times to their first tokens and the
 // last one of them, in seconds.
 func (s *Scheduler) apart(prompts []*run, bulk float64) (late, last float64, ok bool) {
-	for i, r := range prompts {
+	n := len(s.decodes)
+	for _, r := range prompts {
 		row := bulk
-		if n := len(s.decodes) + i; n > 0 {
+		if n > 0 {
 			if row = s.besideTime(n); row <= 0 {
 				return 0, 0, false
 			}
@@ -143,8 +146,16 @@ func (s *Scheduler) apart(prompts []*run, bulk float64) (late, last float64, ok 
 			last += float64(r.target-r.have) * row
 		}
 		late += last
+		if s.answers(r, bulk) {
+			n++
+		}
 	}
 	return late, last, true
+}
+
+// answers reports whether a prompt's answer takes long enough to be in the way of other prompts: one of a single token never does.
+func (s *Scheduler) answers(r *run, bulk float64) bool {
+	return (s.outputLeft(r)-1)*s.decodeTimeOf(1) > shortAnswer*float64(r.target-r.cached)*bulk
 }
 
 // waitForDecodes takes the prompts out of s.prefills that had better wait for the decode rows to end, to be computed as fast as the device

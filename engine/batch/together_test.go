@@ -157,3 +157,15 @@ func TestReadyPromptsGoOnWithoutTheLast(t *testing.T) {
 		t.Errorf("%d first tokens behind the cancel, want 2", len(st.Samples))
 	}
 }
+
+// Prompts that want a single token are not kept from it: nobody decodes who could be in the way of the others.
+func TestSingleTokensAreNotKept(t *testing.T) {
+	l := taught(t)
+	rng := rand.New(rand.NewPCG(1, 30))
+	for i := range 8 {
+		l.send(&client{n: i, job: batch.Job{Prompt: random(rng, 400), MaxTokens: 1}})
+	}
+	if st := l.step(); len(st.Samples) == 0 {
+		t.Errorf("no first token in a step of %d prompt rows", st.Prefills)
+	}
+}
