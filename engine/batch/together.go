@@ -39,12 +39,17 @@ func (s *Scheduler) startTogether(bulk float64) {
 	if len(s.decodes) > 0 || len(s.prefills) < 2 || bulk <= 0 {
 		return
 	}
-	ready := 0
+	ready, peers := 0, 0 // of the first one's class: the others go behind them
 	for _, r := range s.prefills {
-		if s.isReady(r) {
-			if ready++; r.ready == 0 {
-				r.ready = s.now
-			}
+		peer, is := r.class() == s.prefills[0].class(), s.isReady(r)
+		if peer {
+			peers++
+		}
+		if peer && is {
+			ready++
+		}
+		if is && r.ready == 0 {
+			r.ready = s.now
 		}
 	}
 	if ready == len(s.prefills) || !s.worthTogether(bulk) {
@@ -60,6 +65,7 @@ func (s *Scheduler) startTogether(bulk float64) {
 		s.holding = true
 		s.keepReady(false)
 	case ready > 1:
+		s.prefills = s.prefills[:peers]
 		s.keepReady(true)
 	}
 }

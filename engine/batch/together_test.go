@@ -140,6 +140,28 @@ func TestHigherClassDoesNotWait(t *testing.T) {
 	}
 }
 
+// Cached prompts of a lower class do not begin to decode before a prompt of a higher one is computed.
+func TestHigherClassBeforeCached(t *testing.T) {
+	l := taught(t)
+	rng := rand.New(rand.NewPCG(1, 31))
+	cached := [2][]engine.Token{random(rng, 300), random(rng, 300)}
+	for i, p := range cached {
+		l.send(&client{n: i, job: batch.Job{Prompt: p, MaxTokens: 2}})
+		l.run()
+	}
+	for i, p := range cached {
+		l.send(&client{n: i, job: batch.Job{Prompt: p, MaxTokens: 200}})
+	}
+	urgent := &client{n: 2, job: batch.Job{Prompt: random(rng, 900), MaxTokens: 20, Priority: 1}}
+	l.send(urgent)
+	for urgent.last == 0 {
+		l.step()
+	}
+	if took := urgent.last - urgent.sent; took > 3*time.Second { // 2.4 in large steps, 7.2 beside the two answers
+		t.Errorf("first token after %v", took)
+	}
+}
+
 // When the prompt goes away for which others are kept, they go on in the next step.
 func TestReadyPromptsGoOnWithoutTheLast(t *testing.T) {
 	l := taught(t)
