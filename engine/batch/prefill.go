@@ -46,7 +46,7 @@ func (s *Scheduler) choosePrefills() {
 		p = s.lastRows()
 	}
 	if len(decodes) == 0 && p.each <= 0 { // a device on which nothing fits must still go on
-		p = s.bestRate(idleRows * target)
+		p = s.bestRate()
 	}
 	switch {
 	case len(decodes) > 0 && !s.granted(&p, base, target):
@@ -131,10 +131,15 @@ func (s *Scheduler) decodeTime() float64 {
 // device, or a busy one, takes seconds for a single row, and not much longer for some more.
 const idleRows = 4
 
+// idleTarget is how long a step without decode rows may take, in seconds.
+func (s *Scheduler) idleTarget() float64 {
+	return max(s.cfg.IdleTarget.Seconds(), idleRows*s.decodeTimeOf(1))
+}
+
 // stepTarget is how long this step may take, in seconds.
 func (s *Scheduler) stepTarget(base float64) float64 {
 	if len(s.decodes) == 0 {
-		return max(s.cfg.IdleTarget.Seconds(), idleRows*s.decodeTimeOf(1))
+		return s.idleTarget()
 	}
 	reserve := slipReserve
 	if s.cfg.NoPad {
@@ -177,16 +182,20 @@ func (s *Scheduler) granted(p *packing, base, target float64) bool {
 	return true
 }
 
-// bestRate is the candidate with the most rows a second of those that take at most limit seconds, else the smallest chunk.
-func (s *Scheduler) bestRate(limit float64) packing {
+// bestRate is the candidate with the most rows a second of those that take at most idleRows times as long as the quickest.
+func (s *Scheduler) bestRate() packing {
+	if len(s.candidates) == 0 {
+		return s.least()
+	}
+	limit := math.Inf(1)
+	for _, p := range s.candidates {
+		limit = min(limit, idleRows*p.extra)
+	}
 	best := packing{}
 	for _, p := range s.candidates {
 		if p.extra <= limit && (best.k == 0 || float64(p.each)/p.extra > float64(best.each)/best.extra) {
 			best = p
 		}
-	}
-	if best.k == 0 {
-		return s.least()
 	}
 	return best
 }

@@ -38,7 +38,7 @@ func (s *Scheduler) decodeTimeOf(n int) float64 {
 // bulkTime is what a row of a prompt takes in the best step without decode rows, in seconds; 0: unknown.
 func (s *Scheduler) bulkTime() float64 {
 	best, limit := 0.0, min(int32(s.room()), s.cost.largest())
-	idle := max(s.cfg.IdleTarget.Seconds(), idleRows*s.decodeTimeOf(1))
+	idle := s.idleTarget()
 	for _, rows := range sizes {
 		if rows = min(rows, limit); rows <= 0 {
 			break

@@ -48,7 +48,6 @@ type Scheduler struct {
 	packs        []packing // scratch
 	paces        []packing // scratch
 	above        []int32   // scratch
-	ends         []float64 // scratch
 	victims      []int32   // scratch
 	usable, idle prefix.Usable
 	hosted       prefix.Usable

@@ -59,7 +59,7 @@ func (s *Scheduler) startTogether(bulk float64) {
 	left := rowsLeft(s.prefills[:group])
 	took := float64(left) * bulk
 	switch {
-	case s.cfg.Layout == LayoutUnified && group == len(s.prefills) && took <= s.cfg.IdleTarget.Seconds() && int(left) <= s.room():
+	case s.cfg.Layout == LayoutUnified && group == len(s.prefills) && took <= s.idleTarget() && int(left) <= s.room():
 		// All end in this step.
 	case ready < group && group > 1 && s.sooner(group, took, s.prefills[:group], bulk):
 		s.holding = true
