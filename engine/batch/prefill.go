@@ -15,7 +15,8 @@ func (s *Scheduler) choosePrefills() {
 		return
 	}
 	s.orderPrefills()
-	if s.cfg.NoPad {
+	together := s.cfg.NoPad && !s.split.equal // elsewhere they have steps of their own in any case
+	if together {
 		bulk := s.bulkTime()
 		s.startTogether(bulk)
 		if s.waitForDecodes(bulk); len(s.prefills) == 0 {
@@ -42,7 +43,7 @@ func (s *Scheduler) choosePrefills() {
 		}()
 	}
 	p := s.pack(base*float64(min(1, len(s.decodes))), target-base)
-	if s.cfg.NoPad && len(decodes) == 0 && !s.cfg.Recurrent && s.allReady() {
+	if together && len(decodes) == 0 && s.allReady() {
 		p = s.lastRows()
 	}
 	if len(decodes) == 0 && p.each <= 0 { // a device on which nothing fits must still go on

@@ -63,7 +63,7 @@ func (s *Scheduler) besideTime(n int) float64 {
 	target := s.promise(n, base)
 	best, fits, took := math.Inf(1), int32(0), base
 	for _, rows := range sizes {
-		t, ok := s.timeBeside(rows, n, base)
+		t, ok := s.cost.predict(s.rowsOf(rows, int32(n)))
 		if !ok || rows > int32(s.room()) {
 			break
 		}
@@ -80,21 +80,11 @@ func (s *Scheduler) besideTime(n int) float64 {
 	}
 	// Nothing fits: a quarter of the time goes to prompts all the same (granted).
 	least := int32(max(1, min(s.cfg.MinPrefill, s.room())))
-	t, ok := s.timeBeside(least, n, base)
+	t, ok := s.cost.predict(s.rowsOf(least, int32(n)))
 	if !ok {
 		return 0
 	}
 	return 4 * max(t-base, leastStep) / float64(least)
-}
-
-// timeBeside predicts a step of prompt rows beside n decode rows that take base alone, or one of each behind the other where they have steps of
-// their own, in seconds.
-func (s *Scheduler) timeBeside(rows int32, n int, base float64) (float64, bool) {
-	if s.split.equal {
-		t, ok := s.cost.predict(s.rowsOf(rows, 0))
-		return t + base, ok
-	}
-	return s.cost.predict(s.rowsOf(rows, int32(n)))
 }
 
 // rowsOf is a step of prompt rows beside decode rows, in one evaluation.

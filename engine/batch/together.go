@@ -28,7 +28,7 @@ const (
 
 // worthTogether reports whether it matters when the prompts are computed, at bulk seconds a row, and whether enough is known to say so.
 func (s *Scheduler) worthTogether(bulk float64) bool {
-	return !s.cfg.Recurrent && s.cost.beside.size.largest > 0 && float64(rowsLeft(s.prefills))*bulk > togetherLeast
+	return s.cost.beside.size.largest > 0 && float64(rowsLeft(s.prefills))*bulk > togetherLeast
 }
 
 // startTogether decides, for a step without decode rows, whether the prompts in it are kept from their first tokens: each is computed but for
@@ -59,7 +59,7 @@ func (s *Scheduler) startTogether(bulk float64) {
 	left := rowsLeft(s.prefills[:group])
 	took := float64(left) * bulk
 	switch {
-	case s.cfg.Layout == LayoutUnified && group == len(s.prefills) && took <= s.idleTarget() && int(left) <= s.room():
+	case group == len(s.prefills) && took <= s.idleTarget() && int(left) <= s.room():
 		// All end in this step.
 	case ready < group && group > 1 && s.sooner(group, took, s.prefills[:group], bulk):
 		s.holding = true
@@ -77,11 +77,7 @@ func (s *Scheduler) allReady() bool {
 
 // lastRows is a step of the last rows of all prompts.
 func (s *Scheduler) lastRows() packing {
-	p := packing{k: len(s.prefills), each: 1}
-	if s.cfg.Layout == LayoutUnified {
-		p.each = min(int32(p.k), int32(s.room()))
-	}
-	return p
+	return packing{k: len(s.prefills), each: int32(min(len(s.prefills), s.room()))}
 }
 
 // isReady reports whether only the last row of a prompt is missing.
