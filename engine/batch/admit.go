@@ -123,6 +123,9 @@ func (s *Scheduler) follows(r *run, m prefix.Match) bool {
 	if lead == nil || lead.state != statePrefill || lead.job.held {
 		return false
 	}
+	if lead.ready > 0 && m.Next-m.N <= 1 { // it is kept from its last row for others, who may as well be computed with this one
+		return false
+	}
 	// Once it has waited the rest is near, however little.
 	if lead.job != r.job && int(m.Next-m.N) < s.cfg.FollowMin && r.followed != lead.job.order {
 		return false

@@ -191,3 +191,21 @@ func TestSingleTokensAreNotKept(t *testing.T) {
 		t.Errorf("no first token in a step of %d prompt rows", st.Prefills)
 	}
 }
+
+// Who continues a prompt that is kept from its last row is computed with the others meanwhile.
+func TestFollowerOfKeptPrompt(t *testing.T) {
+	l := taught(t)
+	rng := rand.New(rand.NewPCG(1, 25))
+	kept := random(rng, 400)
+	l.send(&client{n: 0, job: batch.Job{Prompt: kept, MaxTokens: 40}})
+	l.send(&client{n: 1, job: batch.Job{Prompt: random(rng, 900), MaxTokens: 40}})
+	l.send(&client{n: 2, job: batch.Job{Prompt: append(kept[:400:400], random(rng, 200)...), MaxTokens: 40}})
+	for {
+		if st := l.step(); len(st.Samples) > 0 {
+			if len(st.Samples) != 3 {
+				t.Errorf("%d first tokens together, want 3", len(st.Samples))
+			}
+			return
+		}
+	}
+}
