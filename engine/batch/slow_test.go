@@ -28,7 +28,7 @@ func TestPromptOnCrawlingDevice(t *testing.T) {
 		l.run()
 		l.report()
 		best := 2*c.step + 1000*c.row // of two full chunks
-		for i, got := range l.ttft { // before anything was seen to decode, and behind that
+		for i, got := range l.ttft {  // before anything was seen to decode, and behind that
 			if got > 3*best {
 				t.Errorf("%v a step and %v a row, prompt %d: first token after %v, in full chunks %v", c.step, c.row, i, got, best)
 			}
