@@ -61,7 +61,7 @@ func (s *Scheduler) startTogether(bulk float64) {
 	switch {
 	case group == len(s.prefills) && took <= s.idleTarget() && int(left) <= s.room():
 		// All end in this step.
-	case ready < group && group > 1 && s.sooner(group, took, s.prefills[:group], bulk):
+	case ready < group && group > 1 && s.sooner(s.prefills[:group], took, bulk):
 		s.holding = true
 		s.keepReady(false)
 	case ready > 1:
@@ -109,7 +109,7 @@ func (s *Scheduler) group(bulk float64) int {
 	at, until := s.now.Seconds(), math.Inf(1)
 	class := s.prefills[0].class()
 	for i, r := range s.prefills {
-		if r.class() != class || len(r.gen) > r.resume || r.job.MaxTokens == 0 {
+		if r.class() != class || len(r.gen) > 0 || r.job.MaxTokens == 0 {
 			return i
 		}
 		ready := r.ready.Seconds()
@@ -125,11 +125,11 @@ func (s *Scheduler) group(bulk float64) int {
 	return len(s.prefills)
 }
 
-// sooner reports whether the first tokens of n prompts come sooner on average when all of them come in took seconds than when each prompt
+// sooner reports whether the first tokens of some prompts come sooner on average when all of them come in took seconds than when each prompt
 // begins to decode as soon as it can.
-func (s *Scheduler) sooner(n int, took float64, prompts []*run, bulk float64) bool {
+func (s *Scheduler) sooner(prompts []*run, took, bulk float64) bool {
 	late, _, ok := s.apart(prompts, bulk)
-	return ok && float64(n)*took <= togetherGain*late
+	return ok && float64(len(prompts))*took <= togetherGain*late
 }
 
 // apart predicts what happens when each of some prompts decodes as soon as it can: the first one is computed in large steps when nothing
@@ -168,7 +168,8 @@ func (s *Scheduler) waitForDecodes(bulk float64) {
 	if n == 0 || !s.worthTogether(bulk) || s.waitedEnough() {
 		return
 	}
-	if s.cost.decode[bucketOf(n)].n == 0 { // what these are promised follows from a step of theirs alone
+	if s.cost.decode[bucketOf(n)].n == 0 && s.sinceGrant < persistent { // what these are promised follows from a step of theirs alone
+		s.sinceGrant++
 		s.prefills = s.prefills[:0]
 		return
 	}
@@ -177,20 +178,21 @@ func (s *Scheduler) waitForDecodes(bulk float64) {
 		longest = max(longest, s.outputLeft(r))
 	}
 	ends := longest * s.decodeTimeOf(n)
-	_, last, _ := s.apart(s.prefills, bulk)
-	if s.sooner(len(s.prefills), ends+float64(rowsLeft(s.prefills))*bulk, s.prefills, bulk) {
+	if s.sooner(s.prefills, ends+float64(rowsLeft(s.prefills))*bulk, bulk) {
+		_, last, _ := s.apart(s.prefills, bulk)
 		s.keepQuick(ends, bulk, s.now+toDuration(min(last, waitMost*ends)))
 	}
 }
 
-// waitedEnough reports whether a prompt must not wait for decode rows any longer, or has a higher class than some of them.
+// waitedEnough reports whether a prompt must not wait for decode rows any longer, whose client has tokens already or whose class is higher than
+// that of some of them.
 func (s *Scheduler) waitedEnough() bool {
 	lowest := s.decodes[0].job.Priority
 	for _, r := range s.decodes {
 		lowest = min(lowest, r.job.Priority)
 	}
 	return slices.ContainsFunc(s.prefills, func(r *run) bool {
-		return r.waitUntil > 0 && s.now > r.waitUntil || r.class() > lowest
+		return r.waitUntil > 0 && s.now > r.waitUntil || len(r.gen) > 0 || r.class() > lowest
 	})
 }
 

@@ -209,3 +209,30 @@ func TestFollowerOfKeptPrompt(t *testing.T) {
 		}
 	}
 }
+
+// A short prompt does not wait for answers for which a long one waits, nor does a choice go on later whose client has tokens.
+func TestQuickPromptDoesNotWait(t *testing.T) {
+	for _, resume := range []bool{false, true} {
+		l := taught(t)
+		rng := rand.New(rand.NewPCG(1, 30))
+		for i := range 4 {
+			l.send(&client{n: i, job: batch.Job{Prompt: random(rng, 100), MaxTokens: 25}})
+		}
+		for len(l.ttft) < 4 {
+			l.step()
+		}
+		for range 3 { // what four answers take is known then
+			l.step()
+		}
+		l.send(&client{n: 5, job: batch.Job{Prompt: random(rng, 600), MaxTokens: 10}})
+		if resume {
+			l.send(&client{n: 6, job: batch.Job{Prompt: random(rng, 300), MaxTokens: 10, Resume: [][]engine.Token{{1, 2}}}})
+		} else {
+			l.send(&client{n: 6, job: batch.Job{Prompt: random(rng, 3), MaxTokens: 10}})
+		}
+		st := l.step()
+		if resume && st.Prefills == 0 || !resume && st.Prefills != 3 {
+			t.Errorf("resumed %v: %d prompt rows in a step of %d decode rows", resume, st.Prefills, st.Decodes)
+		}
+	}
+}
