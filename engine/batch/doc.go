@@ -12,7 +12,7 @@
 //	s.Submit(now, job), s.Cancel(now, id)       // as they arrive, between a Commit and the next Plan
 //	step := s.Plan(now)                         // valid until the next Plan
 //	report(step.Events)
-//	if step.Idle() { wait for a Submit or Cancel; continue }
+//	if step.Idle() { wait for a Submit or Cancel, or for step.Wait; continue }
 //	for op := range step.Ops { apply it to the context's memory }
 //	if len(step.Rows) > 0 { code = llama_decode(step.Rows); sample step.Samples }
 //	if code == 0 { for op := range step.After { apply it } }

@@ -232,6 +232,11 @@ func (g *script) step(m map[string]string) (string, bool) {
 		i = k
 	}
 	out.WriteString(printOps("after ", st.After))
+	if st.Idle() && st.Wait > 0 {
+		fmt.Fprintf(&out, "  waits %v\n", st.Wait)
+		g.now += st.Wait
+		return out.String(), true
+	}
 	if st.Idle() {
 		out.WriteString("  idle\n")
 		return out.String(), false

@@ -260,6 +260,10 @@ func (l *clients) step() *batch.Step {
 	l.t.Helper()
 	st := l.s.Plan(l.now)
 	l.events(st.Events)
+	if st.Idle() && st.Wait > 0 {
+		l.now += st.Wait
+		return st
+	}
 	if st.Idle() {
 		if l.wish != nil {
 			return st

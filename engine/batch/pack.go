@@ -190,9 +190,31 @@ func (s *Scheduler) rest(rows int32, large packing) float64 {
 		}
 	}
 	if s.cfg.NoPad { // costs are smooth there
-		last = min(last, large.extra*float64(rows)/float64(large.each))
+		last = min(last, s.between(rows, last))
 	}
 	return t + last
+}
+
+// between is what rows take by interpolation between the sizes in s.paces, and at most what those above take. In proportion to a large chunk is
+// not the same: below 32 rows a CPU has other kernels, and 20 rows were thought to come in as fast as if they were part of 512, so that a prompt
+// of 20 tokens was computed row by row.
+func (s *Scheduler) between(rows int32, most float64) float64 {
+	lo, hi := packing{}, packing{}
+	for _, p := range s.paces {
+		if p.each >= rows && (hi.k == 0 || p.each < hi.each) {
+			hi = p
+		}
+		if p.each <= rows && p.each > lo.each {
+			lo = p
+		}
+	}
+	switch {
+	case hi.k == 0:
+		return most
+	case lo.k == 0 || hi.each == lo.each:
+		return hi.extra
+	}
+	return lo.extra + (hi.extra-lo.extra)*float64(rows-lo.each)/float64(hi.each-lo.each)
 }
 
 const (

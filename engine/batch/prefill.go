@@ -18,6 +18,10 @@ func (s *Scheduler) choosePrefills() {
 	together := s.cfg.NoPad && !s.split.equal // elsewhere they have steps of their own in any case
 	if together {
 		bulk := s.bulkTime()
+		if s.waitForCompany(bulk) {
+			s.prefills = s.prefills[:0]
+			return
+		}
 		s.startTogether(bulk)
 		if s.waitForDecodes(bulk); len(s.prefills) == 0 {
 			return

@@ -105,6 +105,8 @@ type Step struct {
 	Evaluations int
 	// Predicted is the cost model's guess of the step's duration; 0 before it has learned anything.
 	Predicted time.Duration
+	// Wait, of an idle step, is when to plan again although nothing may have come: a prompt waits for company.
+	Wait time.Duration
 }
 
 // Idle reports that there is nothing to do until the next Submit, Cancel or Hold.

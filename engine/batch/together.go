@@ -24,11 +24,32 @@ const (
 	waitMost = 1.2
 	// outputGuess is how long the longest answer is thought to become, in lengths that four of five recent ones stayed below.
 	outputGuess = 1.5
+	// company is for how long a prompt that takes companyWorth or more waits for others behind the last one that came, and companyMost for all
+	// of them: clients whose answers ended in one step ask again within some milliseconds.
+	company, companyMost, companyWorth = 4 * time.Millisecond, 16 * time.Millisecond, 200 * time.Millisecond
 )
 
 // worthTogether reports whether it matters when the prompts are computed, at bulk seconds a row, and whether enough is known to say so.
 func (s *Scheduler) worthTogether(bulk float64) bool {
 	return s.cost.beside.size.largest > 0 && float64(rowsLeft(s.prefills))*bulk > togetherLeast
+}
+
+// waitForCompany reports whether a step without decode rows waits for prompts that come at about the same time as those that are there, and
+// says until when. Once it has begun it takes up to the idle target, and its prompts decode before others have begun.
+func (s *Scheduler) waitForCompany(bulk float64) bool {
+	if len(s.decodes) > 0 || float64(rowsLeft(s.prefills))*bulk < companyWorth.Seconds() {
+		return false
+	}
+	oldest, newest := s.now, time.Duration(0)
+	for _, r := range s.prefills {
+		oldest, newest = min(oldest, r.job.submitted), max(newest, r.job.submitted)
+	}
+	wait := min(newest+company, oldest+companyMost) - s.now
+	if wait <= 0 {
+		return false
+	}
+	s.step.Wait = wait
+	return true
 }
 
 // startTogether decides, for a step without decode rows, whether the prompts in it are kept from their first tokens: each is computed but for

@@ -81,6 +81,15 @@ func taught(t *testing.T) *clients {
 	return l
 }
 
+// work is the next step that is not a wait.
+func (l *clients) work() *batch.Step {
+	st := l.step()
+	for st.Idle() {
+		st = l.step()
+	}
+	return st
+}
+
 // A prompt that is cached does not wait for a long one that came with it, although that ends within the three idle targets.
 func TestCachedPromptIsNotHeldForLong(t *testing.T) {
 	l := taught(t)
@@ -170,7 +179,7 @@ func TestReadyPromptsGoOnWithoutTheLast(t *testing.T) {
 		l.send(&client{n: i, job: batch.Job{Prompt: random(rng, n), MaxTokens: 40}})
 	}
 	last := l.seq
-	st := l.step()
+	st := l.work()
 	if st = l.step(); len(st.Samples) > 0 || st.Prefills == 0 {
 		t.Fatalf("the second step has %d prompt rows and %d samples: nothing was kept", st.Prefills, len(st.Samples))
 	}
@@ -187,7 +196,7 @@ func TestSingleTokensAreNotKept(t *testing.T) {
 	for i := range 8 {
 		l.send(&client{n: i, job: batch.Job{Prompt: random(rng, 400), MaxTokens: 1}})
 	}
-	if st := l.step(); len(st.Samples) == 0 {
+	if st := l.work(); len(st.Samples) == 0 {
 		t.Errorf("no first token in a step of %d prompt rows", st.Prefills)
 	}
 }
@@ -234,5 +243,32 @@ func TestQuickPromptDoesNotWait(t *testing.T) {
 		if resume && st.Prefills == 0 || !resume && st.Prefills != 3 {
 			t.Errorf("resumed %v: %d prompt rows in a step of %d decode rows", resume, st.Prefills, st.Decodes)
 		}
+	}
+}
+
+// A prompt waits some milliseconds for others that come just behind it, and then not for those that come later.
+func TestPromptWaitsForCompany(t *testing.T) {
+	l := taught(t)
+	rng := rand.New(rand.NewPCG(1, 31))
+	l.now += time.Second
+	sent := l.now
+	l.send(&client{n: 1, job: batch.Job{Prompt: random(rng, 250), MaxTokens: 40}})
+	if st := l.step(); !st.Idle() || st.Wait != 4*time.Millisecond {
+		t.Fatalf("%d rows, wait %v", len(st.Rows), st.Wait)
+	}
+	l.now -= 2 * time.Millisecond // the wait was cut short by
+	l.send(&client{n: 2, job: batch.Job{Prompt: random(rng, 260), MaxTokens: 40}})
+	st := l.step()
+	for ; st.Idle() && l.now-sent < time.Second; st = l.step() { // one more behind each wait
+		l.send(&client{n: 3, job: batch.Job{Prompt: random(rng, 300), MaxTokens: 40}})
+	}
+	if len(l.live) < 4 || len(l.live) > 6 || st.Prefills == 0 {
+		t.Errorf("%d prompts began, %d rows", len(l.live), st.Prefills)
+	}
+	l.run()
+	short := l.now
+	l.send(&client{n: 9, job: batch.Job{Prompt: random(rng, 20), MaxTokens: 2}})
+	if st := l.step(); st.Prefills < 16 {
+		t.Errorf("%d prompt rows, wait %v: a short prompt waited: %v", st.Prefills, st.Wait, l.now-short)
 	}
 }

@@ -78,9 +78,10 @@ func (w *world) turn() bool {
 	w.t.Helper()
 	st := w.s.Plan(w.now)
 	w.events(st.Events)
-	w.idle = st.Idle()
+	w.idle = st.Idle() && st.Wait == 0
 	if st.Idle() {
-		return false
+		w.now += st.Wait
+		return st.Wait > 0
 	}
 	w.apply(st.Ops)
 	w.checkStep(st)

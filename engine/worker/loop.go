@@ -60,6 +60,7 @@ type loop struct {
 
 	// Shared with Health: when the running step began (ns since begun, 0: none), what was predicted, the newest state.
 	stepBegan, stepPredicted atomic.Int64
+	waits                    time.Duration // until the next plan, as the last one wants
 	stats                    atomic.Pointer[engine.Stats]
 
 	drained  []message
@@ -153,9 +154,23 @@ func (l *loop) run() error {
 		if !idle {
 			continue
 		}
+		if l.waits > 0 {
+			l.waitForCompany()
+			continue
+		}
 		if err := l.rest(); err != nil {
 			return err
 		}
+	}
+}
+
+// waitForCompany waits for as long as the planner wants before it plans again, whatever comes meanwhile.
+func (l *loop) waitForCompany() {
+	t := time.NewTimer(l.waits)
+	defer t.Stop()
+	select {
+	case <-l.stop:
+	case <-t.C:
 	}
 }
 
@@ -261,6 +276,7 @@ func (l *loop) oneStep() (idle bool, err error) {
 	l.step++
 	l.report(step.Events)
 	l.tell()
+	l.waits = step.Wait
 	if step.Idle() {
 		l.publish()
 		if l.paused() {
