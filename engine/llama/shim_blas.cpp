@@ -28,8 +28,9 @@ constexpr int64_t least = 32;          // ggml-blas takes no smaller dimension
 constexpr int64_t most_outputs = 1024; // rows of weights; more do not change the speed of either side
 constexpr int64_t most_weights = 2 << 20;
 constexpr double  limit_ms = 800;      // no further shape is begun
-constexpr double  shape_ms = 30;       // no further run of one shape is begun, after the second
-constexpr int     most_runs = 4;
+constexpr double  shape_ms = 100;      // no further run of one shape is begun, after the second
+constexpr int     most_runs = 10;
+constexpr double  clearly = 0.7;       // BLAS that takes at most this part of the CPU's time needs no further run
 
 struct free_backend { void operator()(ggml_backend_t b) const { ggml_backend_free(b); } };
 struct free_ctx { void operator()(ggml_context *c) const { ggml_free(c); } };
@@ -136,9 +137,10 @@ bool time_shape(const sides &on, const shape &s, hs_blas_gain *out) {
     // Zeros are weights of every type, and a product takes as long with them. Written, for they must lie in memory of their own.
     ggml_backend_buffer_clear(buffer.get(), 0);
     // The first run starts threads and touches memory. Of the others the fastest counts: where other processes want the cores, it is
-    // the one that was left alone.
+    // the one that was left alone. ggml-blas makes a thread for each product, which waits for a core when OpenMP's threads spin, so that one
+    // run in three took four times as long on two cores, and two loads in six went without BLAS for it.
     double cpu = HUGE_VAL, blas = HUGE_VAL, spent = 0;
-    for (int run = 0; run < 2 || (run < most_runs && spent < shape_ms); run++) {
+    for (int run = 0; run < 2 || (run < most_runs && spent < shape_ms && blas > clearly * cpu); run++) {
         double c = run_ms(on.cpu.get(), graph), b = run_ms(on.blas.get(), graph);
         spent += c + b;
         if (run == 0) continue;
