@@ -26,7 +26,7 @@ const (
 	outputGuess = 1.5
 	// company is for how long a prompt that takes companyWorth or more waits for others behind the last one that came, and companyMost for all
 	// of them: clients whose answers ended in one step ask again within some milliseconds.
-	company, companyMost, companyWorth = 4 * time.Millisecond, 16 * time.Millisecond, 200 * time.Millisecond
+	company, companyMost, companyWorth = 10 * time.Millisecond, 40 * time.Millisecond, 400 * time.Millisecond
 )
 
 // worthTogether reports whether it matters when the prompts are computed, at bulk seconds a row, and whether enough is known to say so.

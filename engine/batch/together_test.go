@@ -253,10 +253,10 @@ func TestPromptWaitsForCompany(t *testing.T) {
 	l.now += time.Second
 	sent := l.now
 	l.send(&client{n: 1, job: batch.Job{Prompt: random(rng, 250), MaxTokens: 40}})
-	if st := l.step(); !st.Idle() || st.Wait != 4*time.Millisecond {
+	if st := l.step(); !st.Idle() || st.Wait != 10*time.Millisecond {
 		t.Fatalf("%d rows, wait %v", len(st.Rows), st.Wait)
 	}
-	l.now -= 2 * time.Millisecond // the wait was cut short by
+	l.now -= 5 * time.Millisecond // another one comes meanwhile
 	l.send(&client{n: 2, job: batch.Job{Prompt: random(rng, 260), MaxTokens: 40}})
 	st := l.step()
 	for ; st.Idle() && l.now-sent < time.Second; st = l.step() { // one more behind each wait
