@@ -179,8 +179,9 @@ func TestReadyPromptsGoOnWithoutTheLast(t *testing.T) {
 		l.send(&client{n: i, job: batch.Job{Prompt: random(rng, n), MaxTokens: 40}})
 	}
 	last := l.seq
-	st := l.work()
-	if st = l.step(); len(st.Samples) > 0 || st.Prefills == 0 {
+	l.work()
+	st := l.step()
+	if len(st.Samples) > 0 || st.Prefills == 0 {
 		t.Fatalf("the second step has %d prompt rows and %d samples: nothing was kept", st.Prefills, len(st.Samples))
 	}
 	l.s.Cancel(l.now, last)
