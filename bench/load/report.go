@@ -102,8 +102,7 @@ func summarise(spec Spec, samples []Sample, wall time.Duration) Report {
 }
 
 // steady counts content events between the last first token and the first last one, scaled to tokens where an event
-// carried several.
-// The second result is the mean length of the sequences meanwhile.
+// carried several. The second result is the mean length of the sequences meanwhile.
 func steady(samples []Sample) (perSecond, context float64) {
 	var from, to time.Time
 	for i, s := range samples {

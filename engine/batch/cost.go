@@ -40,7 +40,7 @@ func (m *costModel) forget(now time.Duration) {
 
 // newCostModel knows nothing yet; tiles says that the device computes by tiles, as GPUs do.
 func newCostModel(equal, tiles bool) costModel {
-	fills := prefillCosts{tiles: tiles, size: sizeCosts{smooth: !tiles}}
+	fills := prefillCosts{size: sizeCosts{tiles: tiles}}
 	m := costModel{equal: equal, alone: fills, beside: fills}
 	for i := range m.decode {
 		m.decode[i] = newRLS(1e3, 10)

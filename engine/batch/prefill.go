@@ -17,13 +17,7 @@ func (s *Scheduler) choosePrefills() {
 	s.orderPrefills()
 	together := s.cfg.NoPad && !s.split.equal // elsewhere they have steps of their own in any case
 	if together {
-		bulk := s.bulkTime()
-		if s.waitForCompany(bulk) {
-			s.prefills = s.prefills[:0]
-			return
-		}
-		s.startTogether(bulk)
-		if s.waitForDecodes(bulk); len(s.prefills) == 0 {
+		if s.together(); len(s.prefills) == 0 {
 			return
 		}
 	}
@@ -46,9 +40,11 @@ func (s *Scheduler) choosePrefills() {
 			}
 		}()
 	}
-	p := s.pack(base*float64(min(1, len(s.decodes))), target-base)
+	var p packing
 	if together && len(decodes) == 0 && s.allReady() {
 		p = s.lastRows()
+	} else {
+		p = s.pack(base*float64(min(1, len(s.decodes))), target-base)
 	}
 	if len(decodes) == 0 && p.each <= 0 { // a device on which nothing fits must still go on
 		p = s.bestRate()

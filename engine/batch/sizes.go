@@ -39,7 +39,7 @@ type point struct {
 type sizeCosts struct {
 	exact, below [len(sizes)]point
 	largest      int32 // rows of the largest observation
-	smooth       bool  // costs go by rows, as on a CPU
+	tiles        bool  // costs go by tiles, as on a GPU, not by rows
 }
 
 // smoothBase is what part of a large evaluation's cost one without rows is thought to have, where costs are smooth.
@@ -154,7 +154,7 @@ func (c *sizeCosts) predict(rows int32) (t float64, ok bool) {
 		return lo.t + (hi.t-lo.t)*(x-lo.rows)/(hi.rows-lo.rows), true
 	case lo != nil && hi == nil:
 		return lo.t * x / lo.rows, true
-	case hi != nil && c.smooth:
+	case hi != nil && !c.tiles:
 		return hi.t * (smoothBase + (1-smoothBase)*x/hi.rows), true
 	case hi != nil: // fewer rows are cheaper, but who knows how much
 		return hi.t * (1 + x/hi.rows) / 2, true
@@ -206,7 +206,7 @@ const hopeUnknown, hopeAtLoad = 0.2, 0.1
 // hope is that for a size that fills its tiles, on a device that computes by tiles, in seconds.
 func (c *prefillCosts) hope(rows int32) float64 {
 	p, i := c.size.at(rows)
-	if !c.tiles || sizes[i] != rows || rows <= vectorRows || p.online {
+	if !c.size.tiles || sizes[i] != rows || rows <= vectorRows || p.online {
 		return 0
 	}
 	t, _ := c.size.predict(rows)
@@ -222,8 +222,7 @@ type prefillCosts struct {
 	// deep is what 1024 more cells cost each row, in evaluations of any size. It stands in for sizes that were never seen behind a long
 	// context. Those that were have a price of their own: on the GPU measured 70 rows behind 4000 tokens take 35 ms and 128 take 23,
 	// without these tokens 25 and 16.
-	deep  slope
-	tiles bool // costs go by tiles, not by rows
+	deep slope
 }
 
 // slope is seconds by rows and thousands of cells: a least squares fit through the origin that forgets.
@@ -256,7 +255,7 @@ func (c *prefillCosts) depth(rows, kv int32) float64 {
 // known to be good are preferred to it.
 func (c *prefillCosts) caution(rows, kv int32) float64 {
 	p, i := c.size.at(rows)
-	if !c.tiles || p.deep.den > 0 || kv < deep {
+	if !c.size.tiles || p.deep.den > 0 || kv < deep {
 		return 0
 	}
 	for ; i < len(sizes); i++ {

@@ -29,6 +29,17 @@ const (
 	company, companyMost, companyWorth = 10 * time.Millisecond, 40 * time.Millisecond, 400 * time.Millisecond
 )
 
+// together decides when prompts are computed on a device on which that matters, and leaves those in s.prefills that get rows in this step.
+func (s *Scheduler) together() {
+	bulk := s.bulkTime()
+	if s.waitForCompany(bulk) {
+		s.prefills = s.prefills[:0]
+		return
+	}
+	s.startTogether(bulk)
+	s.waitForDecodes(bulk)
+}
+
 // worthTogether reports whether it matters when the prompts are computed, at bulk seconds a row, and whether enough is known to say so.
 func (s *Scheduler) worthTogether(bulk float64) bool {
 	return s.cost.beside.size.largest > 0 && float64(rowsLeft(s.prefills))*bulk > togetherLeast
@@ -79,13 +90,17 @@ func (s *Scheduler) startTogether(bulk float64) {
 	group := s.group(bulk)
 	left := rowsLeft(s.prefills[:group])
 	took := float64(left) * bulk
-	switch {
-	case group == len(s.prefills) && took <= s.idleTarget() && int(left) <= s.room():
-		// All end in this step.
-	case ready < group && group > 1 && s.sooner(s.prefills[:group], took, bulk):
-		s.holding = true
-		s.keepReady(false)
-	case ready > 1:
+	if group == len(s.prefills) && took <= s.idleTarget() && int(left) <= s.room() {
+		return // all end in this step
+	}
+	if ready < group && group > 1 {
+		if late, _ := s.apart(s.prefills[:group], bulk); sooner(group, took, late) {
+			s.holding = true
+			s.keepReady(false)
+			return
+		}
+	}
+	if ready > 1 {
 		s.prefills = s.prefills[:peers]
 		s.keepReady(true)
 	}
@@ -146,23 +161,20 @@ func (s *Scheduler) group(bulk float64) int {
 	return len(s.prefills)
 }
 
-// sooner reports whether the first tokens of some prompts come sooner on average when all of them come in took seconds than when each prompt
-// begins to decode as soon as it can.
-func (s *Scheduler) sooner(prompts []*run, took, bulk float64) bool {
-	late, _, ok := s.apart(prompts, bulk)
-	return ok && float64(len(prompts))*took <= togetherGain*late
-}
+// sooner reports whether the first tokens of n prompts come sooner on average when all of them come in took seconds than apart, where the sum of
+// the times to them is late.
+func sooner(n int, took, late float64) bool { return float64(n)*took <= togetherGain*late }
 
 // apart predicts what happens when each of some prompts decodes as soon as it can: the first one is computed in large steps when nothing
 // decodes, a row in bulk seconds, the others beside more and more decode rows. It returns the sum of the times to their first tokens and the
-// last one of them, in seconds.
-func (s *Scheduler) apart(prompts []*run, bulk float64) (late, last float64, ok bool) {
+// last one of them, in seconds; 0: unknown.
+func (s *Scheduler) apart(prompts []*run, bulk float64) (late, last float64) {
 	n := len(s.decodes)
 	for _, r := range prompts {
 		row := bulk
 		if n > 0 {
 			if row = s.besideTime(n); row <= 0 {
-				return 0, 0, false
+				return 0, 0
 			}
 		}
 		if !s.isReady(r) { // its last row is a decode row
@@ -173,7 +185,7 @@ func (s *Scheduler) apart(prompts []*run, bulk float64) (late, last float64, ok 
 			n++
 		}
 	}
-	return late, last, true
+	return late, last
 }
 
 // answers reports whether a prompt's answer takes long enough to be in the way of other prompts: one of a single token never does.
@@ -199,8 +211,8 @@ func (s *Scheduler) waitForDecodes(bulk float64) {
 		longest = max(longest, s.outputLeft(r))
 	}
 	ends := longest * s.decodeTimeOf(n)
-	if s.sooner(s.prefills, ends+float64(rowsLeft(s.prefills))*bulk, bulk) {
-		_, last, _ := s.apart(s.prefills, bulk)
+	late, last := s.apart(s.prefills, bulk)
+	if sooner(len(s.prefills), ends+float64(rowsLeft(s.prefills))*bulk, late) {
 		s.keepQuick(ends, bulk, s.now+toDuration(min(last, waitMost*ends)))
 	}
 }

@@ -90,6 +90,16 @@ func (l *clients) work() *batch.Step {
 	return st
 }
 
+// answer has n clients with short prompts ask for so many tokens, until all of them decode.
+func (l *clients) answer(rng *rand.Rand, n, tokens int) {
+	for i := range n {
+		l.send(&client{n: i, job: batch.Job{Prompt: random(rng, 100), MaxTokens: tokens}})
+	}
+	for len(l.ttft) < n {
+		l.step()
+	}
+}
+
 // A prompt that is cached does not wait for a long one that came with it, although that ends within the three idle targets.
 func TestCachedPromptIsNotHeldForLong(t *testing.T) {
 	l := taught(t)
@@ -112,12 +122,7 @@ func TestCachedPromptIsNotHeldForLong(t *testing.T) {
 func TestPromptDoesNotWaitForLong(t *testing.T) {
 	l := taught(t)
 	rng := rand.New(rand.NewPCG(1, 26))
-	for i := range 3 {
-		l.send(&client{n: i, job: batch.Job{Prompt: random(rng, 100), MaxTokens: 3000}})
-	}
-	for len(l.ttft) < 3 {
-		l.step()
-	}
+	l.answer(rng, 3, 3000)
 	sent := l.now
 	l.send(&client{n: 3, job: batch.Job{Prompt: random(rng, 600), MaxTokens: 10}})
 	for len(l.ttft) < 4 {
@@ -136,12 +141,7 @@ func TestHigherClassDoesNotWait(t *testing.T) {
 	}{{0, true}, {1, false}} {
 		l := taught(t)
 		rng := rand.New(rand.NewPCG(1, 27))
-		for i := range 4 {
-			l.send(&client{n: i, job: batch.Job{Prompt: random(rng, 100), MaxTokens: 25}})
-		}
-		for len(l.ttft) < 4 {
-			l.step()
-		}
+		l.answer(rng, 4, 25)
 		l.send(&client{n: 5, job: batch.Job{Prompt: random(rng, 600), MaxTokens: 10, Priority: c.class}})
 		if st := l.step(); st.Decodes == 0 || (st.Prefills == 0) != c.waits {
 			t.Errorf("class %d: a step of %d decode and %d prompt rows", c.class, st.Decodes, st.Prefills)
@@ -225,12 +225,7 @@ func TestQuickPromptDoesNotWait(t *testing.T) {
 	for _, resume := range []bool{false, true} {
 		l := taught(t)
 		rng := rand.New(rand.NewPCG(1, 30))
-		for i := range 4 {
-			l.send(&client{n: i, job: batch.Job{Prompt: random(rng, 100), MaxTokens: 25}})
-		}
-		for len(l.ttft) < 4 {
-			l.step()
-		}
+		l.answer(rng, 4, 25)
 		for range 3 { // what four answers take is known then
 			l.step()
 		}

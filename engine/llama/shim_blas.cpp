@@ -4,10 +4,9 @@
 // CPU and above all on the BLAS library that the loader finds: OpenBLAS with threads of its own is 15 times slower
 // beside OpenMP than without. So it is measured.
 #include "shim_blas.h"
+#include "shim_ggml.h"
 #include "shim_internal.h"
 
-#include "ggml-backend.h"
-#include "ggml.h"
 #include "gguf.h"
 
 #include <algorithm>
@@ -15,7 +14,6 @@
 #include <cmath>
 #include <dlfcn.h>
 #include <map>
-#include <memory>
 #include <set>
 #include <stdexcept>
 #include <tuple>
@@ -32,13 +30,7 @@ constexpr double  shape_ms = 100;      // no further run of one shape is begun, 
 constexpr int     most_runs = 10;
 constexpr double  clearly = 0.7;       // BLAS that takes at most this part of the CPU's time needs no further run
 
-struct free_backend { void operator()(ggml_backend_t b) const { ggml_backend_free(b); } };
-struct free_ctx { void operator()(ggml_context *c) const { ggml_free(c); } };
-struct free_buffer { void operator()(ggml_backend_buffer_t b) const { ggml_backend_buffer_free(b); } };
 struct free_gguf { void operator()(gguf_context *g) const { gguf_free(g); } };
-using backend_ptr = std::unique_ptr<ggml_backend, free_backend>;
-using ctx_ptr = std::unique_ptr<ggml_context, free_ctx>;
-using buffer_ptr = std::unique_ptr<ggml_backend_buffer, free_buffer>;
 
 struct shape {
     ggml_type type;
@@ -48,8 +40,6 @@ struct shape {
 };
 
 using shapes_map = std::map<std::tuple<int, int64_t, int64_t>, double>;
-
-ctx_ptr small_context() { return ctx_ptr(ggml_init({ggml_tensor_overhead() * 8 + ggml_graph_overhead(), nullptr, true})); }
 
 // Counts the 2-D weights of one file's blocks; experts (3-D) are multiplied by another operation. Returns the number
 // of files the model is split into, 0 when the file cannot be read.

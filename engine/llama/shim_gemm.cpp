@@ -1,24 +1,17 @@
 // shim_gemm.cpp: proof that a device computes. A driver can list a GPU for which it has no kernels; the first kernel
 // tells, and on some stacks it tells by ending the process, so this runs in a probe child.
 #include "shim_gemm.h"
+#include "shim_ggml.h"
 #include "shim_internal.h"
-
-#include "ggml-backend.h"
-#include "ggml.h"
 
 #include <chrono>
 #include <cmath>
-#include <memory>
 #include <vector>
 
 namespace {
 
 // Large enough for the paths that prefill takes (rocBLAS and the quantised matrix kernels begin at a few columns).
 constexpr int64_t K = 512, rows = 256, cols = 64;
-
-struct free_backend { void operator()(ggml_backend_t b) const { ggml_backend_free(b); } };
-struct free_ctx { void operator()(ggml_context *c) const { ggml_free(c); } };
-struct free_buffer { void operator()(ggml_backend_buffer_t b) const { ggml_backend_buffer_free(b); } };
 
 bool type_by_name(const std::string &name, ggml_type *out) {
     for (int t = 0; t < GGML_TYPE_COUNT; t++) {
@@ -75,10 +68,9 @@ int hs_gemm(int i, const char *type_name, hs_gemm_result *out, hs_err *err) {
         if (type == GGML_TYPE_F32) memcpy(a.data(), wa.data(), a.size());
         else ggml_quantize_chunk(type, wa.data(), a.data(), 0, rows, K, nullptr);
 
-        std::unique_ptr<ggml_backend, free_backend> backend(ggml_backend_dev_init(ggml_backend_dev_get(i), nullptr));
+        backend_ptr backend(ggml_backend_dev_init(ggml_backend_dev_get(i), nullptr));
         if (!backend) return hs_fail(err, HS_FAILED, "the device does not start");
-        ggml_init_params params = {ggml_tensor_overhead() * 8 + ggml_graph_overhead(), nullptr, true};
-        std::unique_ptr<ggml_context, free_ctx> ctx(ggml_init(params));
+        ctx_ptr ctx = small_context();
         if (!ctx) return hs_fail(err, HS_NOMEM, "");
         ggml_tensor *ta = ggml_new_tensor_2d(ctx.get(), type, K, rows);
         ggml_tensor *tb = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, K, cols);
@@ -86,7 +78,7 @@ int hs_gemm(int i, const char *type_name, hs_gemm_result *out, hs_err *err) {
         if (!ggml_backend_supports_op(backend.get(), tc)) return hs_fail(err, HS_FAILED, "the device does not multiply this type");
         ggml_cgraph *graph = ggml_new_graph(ctx.get());
         ggml_build_forward_expand(graph, tc);
-        std::unique_ptr<ggml_backend_buffer, free_buffer> buffer(ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()));
+        buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()));
         if (!buffer) return hs_fail(err, HS_NOMEM, "the device's memory is full");
         ggml_backend_tensor_set(ta, a.data(), 0, a.size());
         ggml_backend_tensor_set(tb, b.data(), 0, b.size() * sizeof(float));

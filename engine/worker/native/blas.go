@@ -51,10 +51,7 @@ func (z *sizes) fewerThanBLAS(s *engine.LoadSpec) {
 	if s.MaxSequences > 0 || z.sequences < blasRows {
 		return
 	}
-	z.sequences = blasRows - 1
-	if !z.unified {
-		z.cells = z.context * z.sequences
-	}
+	z.setSequences(blasRows - 1)
 }
 
 // prepareBLAS gives the context that is made next BLAS for prompts, where that is wanted and, unless it is demanded, faster. It

@@ -33,6 +33,14 @@ type memory struct {
 	spare  uint64 // free beside the weights where the KV cache lies: the device's, or the system's on a CPU
 }
 
+// setSequences changes the number of sequences, and in streams the cells, of which each sequence has a whole context.
+func (z *sizes) setSequences(n int) {
+	z.sequences = n
+	if !z.unified {
+		z.cells = z.context * n
+	}
+}
+
 // choose fills in what the order leaves open. window is the sliding window of layers that need not keep more, in tokens (0: none
 // do), kv what a cell takes.
 func choose(s *engine.LoadSpec, info *llama.ModelInfo, window int, kv kvCost, mem memory, cores int) sizes {
@@ -62,9 +70,8 @@ func choose(s *engine.LoadSpec, info *llama.ModelInfo, window int, kv kvCost, me
 		one := z
 		one.sequences, one.cells = 1, z.context
 		if most := mem.device / cacheShare * (cacheShare - 1) / max(1, kv.bytes(&one)); mem.device > 0 && uint64(z.sequences) > most {
-			z.sequences = max(1, int(most)) // the caller says so
+			z.setSequences(max(1, int(most))) // the caller says so
 		}
-		z.cells = z.context * z.sequences
 	case s.Cells == 0 && s.Backend != "cpu" && mem.device > 0:
 		// On a GPU with room, four contexts let several long conversations stay cached beside the one that runs.
 		for _, f := range []int{4, 2} {

@@ -103,10 +103,7 @@ func (z *sizes) chooseWindows(s *engine.LoadSpec, info *llama.ModelInfo, window 
 	wide := *z
 	z.window = window
 	for s.MaxSequences == 0 && spare > 0 && kv.bytes(z) > spare/cacheShare*(cacheShare-1) && z.sequences/2 >= engine.LeastWindowSequences {
-		z.sequences /= 2
-		if !z.unified {
-			z.cells = z.context * z.sequences
-		}
+		z.setSequences(z.sequences / 2)
 	}
 	if z.windowCells() == 0 {
 		*z = wide
