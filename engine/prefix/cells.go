@@ -37,6 +37,7 @@ type seqCells struct {
 	off    int
 	cells  []int32
 	pinned bool
+	ranges int // of consecutive cells; 0: not counted
 }
 
 func (s *seqCells) len() int          { return len(s.cells) - s.off }
@@ -151,7 +152,7 @@ func (c *Cells) take(i int, id, pos int32) {
 	if s.len() == 0 {
 		s.first, s.off, s.cells = pos, 0, s.cells[:0]
 	}
-	s.cells = append(s.cells, int32(i))
+	s.cells, s.ranges = append(s.cells, int32(i)), 0
 	c.pos[i] = pos
 	c.own(i, int(id))
 }
@@ -207,6 +208,7 @@ func (c *Cells) Remove(id int, p0, p1 int32) {
 	if p0 >= p1 {
 		return
 	}
+	s.ranges = 0
 	low := len(c.owners)
 	for p := p0; p < p1; p++ {
 		if i := int(*s.at(p)); i >= 0 && c.drop(i, id) {
@@ -245,64 +247,8 @@ func (c *Cells) Copy(src, dst int, n int32) {
 		d.first = 0
 		return
 	}
-	d.cells = append(d.cells[:0], s.cells[s.off:s.off+int(n-s.first)]...)
+	d.cells, d.ranges = append(d.cells[:0], s.cells[s.off:s.off+int(n-s.first)]...), 0
 	for _, i := range d.cells {
-		c.own(int(i), dst)
-	}
-}
-
-// Order returns the positions of a sequence by ascending cell: the order in which a saved state lists them. It is nil
-// when that is the order of positions, as it is unless the sequence was computed into scattered cells that wrapped around.
-func (c *Cells) Order(id int) []int32 {
-	s := &c.seqs[id]
-	cells := s.cells[s.off:]
-	if slices.IsSorted(cells) {
-		return nil
-	}
-	order := make([]int32, len(cells))
-	for i := range order {
-		order[i] = s.first + int32(i)
-	}
-	slices.SortFunc(order, func(a, b int32) int { return int(*s.at(a) - *s.at(b)) })
-	return order
-}
-
-// Restore is llama_state_seq_set_data to an empty sequence: the state's n positions, in its order (nil: ascending), get the
-// cells that one evaluation of n rows would. It returns false and changes nothing when there are too few. There is no window.
-//
-// Where the library leaves its head then does not matter: without a window it never is behind the lowest free cell.
-func (c *Cells) Restore(id, n int, order []int32) bool {
-	s := &c.seqs[id]
-	if s.len() > 0 || c.window > 0 {
-		panic("prefix: restore to a sequence that is not empty, or with a window")
-	}
-	if !c.find(n) {
-		return false
-	}
-	s.first, s.off, s.cells = 0, 0, slices.Grow(s.cells[:0], n)[:n]
-	for i, idx := range c.found {
-		p := int32(i)
-		if order != nil {
-			p = order[i]
-		}
-		s.cells[p], c.pos[idx] = idx, p
-		c.own(int(idx), id)
-	}
-	c.head = int(c.found[n-1]) + 1
-	return true
-}
-
-// Graft gives a restored sequence, whose cells nobody shares, the cells of another one for its first n positions, which are the same
-// there, in place of its own: seq_rm of those and seq_cp of these. n is less than either has.
-func (c *Cells) Graft(src, dst int, n int32) {
-	s, d := &c.seqs[src], &c.seqs[dst]
-	c.Remove(dst, 0, n)
-	if s.first != 0 || s.end() < n || d.first != n {
-		panic("prefix: graft of what is not there")
-	}
-	d.cells = slices.Concat(s.cells[s.off:s.off+int(n)], d.cells[d.off:])
-	d.first, d.off = 0, 0
-	for _, i := range d.cells[:n] {
 		c.own(int(i), dst)
 	}
 }
@@ -320,7 +266,7 @@ func (c *Cells) CopyFrom(o *Cells) {
 	c.used, c.head, c.top = o.used, o.head, o.top
 	for id := range c.seqs {
 		d, s := &c.seqs[id], &o.seqs[id]
-		d.first, d.off, d.cells = s.first, 0, append(d.cells[:0], s.cells[s.off:]...)
+		d.first, d.off, d.cells, d.ranges = s.first, 0, append(d.cells[:0], s.cells[s.off:]...), 0
 	}
 }
 

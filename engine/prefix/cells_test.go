@@ -204,7 +204,9 @@ func saveAndRestore(t *testing.T, c *Cells, p *plain, id, dst int) {
 	for i := range ids {
 		ids[i] = int32(dst)
 	}
-	if got, want := c.Restore(dst, len(pos), order), p.place(ids, pos); got != want {
+	if most := len(pos)%5 + 1; most > 2 {
+		restoreParts(t, c, p, dst, pos, most)
+	} else if got, want := c.Restore(dst, len(pos), order), p.place(ids, pos); got != want {
 		t.Fatalf("restore: %v, want %v", got, want)
 	}
 	defer func() {
@@ -217,6 +219,46 @@ func saveAndRestore(t *testing.T, c *Cells, p *plain, id, dst int) {
 	if again := c.Order(dst); again == nil && !slices.IsSorted(p.saved(dst)) || again != nil && !slices.Equal(again, p.saved(dst)) {
 		t.Fatalf("restored in the order %v, want %v", again, p.saved(dst))
 	}
+}
+
+// restoreParts is the rest of saveAndRestore in parts, each in consecutive cells.
+func restoreParts(t *testing.T, c *Cells, p *plain, dst int, pos []int32, most int) {
+	t.Helper()
+	about := c.Parts(len(pos), most)
+	parts := c.RestoreParts(dst, len(pos), most, pos)
+	if fits := len(p.cells)-p.used() >= len(pos); fits != (parts != nil) || fits != (about > 0) {
+		t.Fatalf("%d positions, parts %v, about %d", len(pos), parts, about)
+	}
+	at := 0
+	for _, n := range parts {
+		ids := slices.Repeat([]int32{int32(dst)}, n)
+		if !p.place(ids, pos[at:at+n]) || n > most {
+			t.Fatalf("a part of %d does not fit", n)
+		}
+		first := slices.IndexFunc(p.cells, func(c plainCell) bool { return c.owners[dst] && c.pos == pos[at] })
+		for i := range n {
+			if cell := p.cells[first+i]; !cell.owners[dst] || cell.pos != pos[at+i] {
+				t.Fatalf("position %d is not in cell %d", pos[at+i], first+i)
+			}
+		}
+		at += n
+	}
+	if parts != nil && at != len(pos) {
+		t.Fatalf("parts %v of %d", parts, len(pos))
+	}
+}
+
+// ranges counts the runs of consecutive cells by position.
+func (p *plain) ranges(id int) (n int) {
+	last := -2
+	for pos := range p.end(id) {
+		at := slices.IndexFunc(p.cells, func(c plainCell) bool { return c.owners[id] && c.pos == pos })
+		if at != last+1 {
+			n++
+		}
+		last = at
+	}
+	return n
 }
 
 func randomRows(rng *rand.Rand, c *Cells, ids int) (seqs, pos []int32) {
@@ -275,6 +317,9 @@ func compare(t *testing.T, c *Cells, p *plain, ids int) {
 			}
 			return true
 		})
+		if p.window == 0 && c.Ranges(id) != p.ranges(id) {
+			t.Fatalf("id %d has %d ranges, want %d", id, c.Ranges(id), p.ranges(id))
+		}
 		if c.Len(id) != n || c.End(id) != p.end(id) || (n > 0 && (c.Unique(id) != unique || c.Unpinned(id) != unpinned)) {
 			t.Fatalf("id %d: len %d end %d unique %d unpinned %d, want %d %d %d %d",
 				id, c.Len(id), c.End(id), c.Unique(id), c.Unpinned(id), n, p.end(id), unique, unpinned)
