@@ -96,6 +96,10 @@ type Host struct {
 	// Save and Load are a first guess of what a token takes to be copied, Move of what every copy takes beside that. The first
 	// two are corrected by what steps take.
 	Save, Load, Move time.Duration
+	// Range is what every further run of consecutive cells adds to Move, and not 0 where loads must be into such runs: on a GPU each run is a
+	// transfer for each layer, and so is each cell of a load into others. Then sequences come back in parts. PartBytes bounds a part.
+	Range     time.Duration
+	PartBytes int64
 }
 
 // ErrConfig is wrapped by every error of Validate.
@@ -123,7 +127,8 @@ func (c *Config) Validate() error {
 		return bad("WindowCells", "must hold one window and one chunk")
 	case c.ITLTarget < 0 || c.IdleTarget < 0 || c.MinPrefill < 0 || c.FollowMin < 0 || c.MinShare < 0 || c.QueueLimit < 0 || c.CopyTime < 0:
 		return bad("ITLTarget", "and the other limits must not be negative")
-	case c.Host.Bytes < 0 || c.Host.EntryBytes < 0 || c.Host.TokenBytes < 0 || c.Host.Save < 0 || c.Host.Load < 0 || c.Host.Move < 0:
+	case c.Host.Bytes < 0 || c.Host.EntryBytes < 0 || c.Host.TokenBytes < 0 || c.Host.Save < 0 || c.Host.Load < 0 || c.Host.Move < 0 ||
+		c.Host.Range < 0 || c.Host.PartBytes < 0:
 		return bad("Host", "must not hold anything negative")
 	}
 	return nil

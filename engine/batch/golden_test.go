@@ -287,7 +287,11 @@ func printOps(prefix string, ops []batch.Op) string {
 		case batch.OpSave:
 			out += fmt.Sprintf("  save %d -> host %d, %d tokens\n", op.Seq, op.Host, op.P1)
 		case batch.OpLoad:
-			out += fmt.Sprintf("  load host %d -> %d, %d tokens\n", op.Host, op.Seq, op.P1)
+			out += fmt.Sprintf("  load host %d -> %d, %d tokens", op.Host, op.Seq, op.P1-op.P0)
+			if op.P0 > 0 {
+				out += fmt.Sprintf(" from %d on", op.P0)
+			}
+			out += "\n"
 		case batch.OpForget:
 			out += fmt.Sprintf("  forget host %d\n", op.Host)
 		default:

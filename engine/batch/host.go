@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -24,15 +25,17 @@ type host struct {
 	bytes        int64
 	keep         int // id of the entry that is about to be loaded; -1: none
 	save, load   moveCost
-	fixed, spent float64 // seconds that every move takes; that those of this step do
-	limit        float64 // and may
+	fixed, part  float64 // seconds that every move takes, and that every further run of cells adds
+	spent, limit float64 // seconds that the moves of this step take, and may
+	partMost     int     // tokens of a part
 }
 
 // hostEntry is one sequence; n is 0 in an empty slot.
 type hostEntry struct {
-	n     int32
-	order []int32 // positions as the state lists them, nil: ascending
-	step  uint64  // in which it was saved
+	n      int32
+	ranges int     // of cells that it was in
+	order  []int32 // positions as the state lists them, nil: ascending
+	step   uint64  // in which it was saved
 }
 
 // moveCost is the price of moves in one direction.
@@ -41,6 +44,7 @@ type moveCost struct {
 	first        float64       // the same, as it was thought at load
 	seen         time.Duration // when it was learned or went back last
 	tokens, many int           // in the step that is planned
+	further      int           // runs of cells, in that step
 	high         int           // outliers in a row
 }
 
@@ -62,15 +66,20 @@ func (c *moveCost) begin(now time.Duration) {
 	if now-c.seen > priceKept {
 		c.token, c.seen = min(c.token, (c.token+c.first)/2), now
 	}
-	c.tokens, c.many = 0, 0
+	c.tokens, c.many, c.further = 0, 0, 0
+}
+
+// add notes a move of n tokens in so many runs of cells.
+func (c *moveCost) add(n int32, ranges int) {
+	c.tokens, c.many, c.further = c.tokens+int(n), c.many+1, c.further+ranges-1
 }
 
 // observe learns that the moves of a step took t seconds. A lone outlier teaches nothing.
-func (c *moveCost) observe(t, fixed float64) {
+func (c *moveCost) observe(t, fixed, part float64) {
 	if c.tokens == 0 || t <= 0 {
 		return
 	}
-	seen := max(0, t-fixed*float64(c.many)) / float64(c.tokens)
+	seen := max(0, t-fixed*float64(c.many)-part*float64(c.further)) / float64(c.tokens)
 	if seen > outlier*c.token {
 		if c.high++; c.high < persistent {
 			return
@@ -89,7 +98,10 @@ func (s *Scheduler) resetHost() {
 		}
 	}
 	c := &s.cfg.Host
-	h := host{keep: -1, fixed: c.Move.Seconds(), limit: copyLimit}
+	h := host{keep: -1, fixed: c.Move.Seconds(), part: c.Range.Seconds(), limit: copyLimit, partMost: math.MaxInt32}
+	if c.PartBytes > 0 && c.TokenBytes > 0 {
+		h.partMost = int(max(1, c.PartBytes/c.TokenBytes))
+	}
 	h.save.first, h.load.first = max(c.Save.Seconds(), 1e-9), max(c.Load.Seconds(), 1e-9)
 	h.save.token, h.load.token = h.save.first, h.load.first
 	h.save.seen, h.load.seen = s.now, s.now
@@ -114,9 +126,44 @@ func (s *Scheduler) lengthOf(id int) (n, alone int32) {
 	return s.mem.lens[id], s.mem.alone(id)
 }
 
-// saveTime and loadTime are what moving n tokens takes, in seconds.
-func (s *Scheduler) saveTime(n int32) float64 { return s.host.fixed + float64(n)*s.host.save.token }
-func (s *Scheduler) loadTime(n int32) float64 { return s.host.fixed + float64(n)*s.host.load.token }
+// savable is how many tokens of an idle id are worth saving, and in how many runs of consecutive cells they are: all and 1, where runs have
+// no price. Answers that were computed beside others are in runs of one cell. What is behind is computed again.
+func (s *Scheduler) savable(id int) (n int32, ranges int) {
+	h, n := &s.host, s.mem.lens[id]
+	if h.part == 0 {
+		return n, 1
+	}
+	gain := s.tokenTime(n) - h.save.token - h.load.token
+	if gain <= 0 {
+		return 0, 0
+	}
+	cut, ranges := s.mem.base.Cut(id, 2*h.part/gain)
+	return int32(cut), ranges
+}
+
+// tokenTime is what it takes to compute each of n tokens again, in seconds.
+func (s *Scheduler) tokenTime(n int32) float64 {
+	if t := s.cost.perToken(int(n)/2, s.cfg.Chunk); t > 0 {
+		return t
+	}
+	return 1e-3
+}
+
+// copyTo and copyFrom host memory is what moving n tokens in so many runs of cells takes, in seconds.
+func (h *host) copyTo(n int32, ranges int) float64 {
+	return h.fixed + float64(n)*h.save.token + float64(ranges-1)*h.part
+}
+
+func (h *host) copyFrom(n int32, ranges int) float64 {
+	return h.fixed + float64(n)*h.load.token + float64(ranges-1)*h.part
+}
+
+// saveTime is what saving an idle id takes, in seconds, bothTime also what loading it again does, into cells like those that it frees.
+func (s *Scheduler) saveTime(id int) float64 { return s.host.copyTo(s.savable(id)) }
+func (s *Scheduler) bothTime(id int) float64 {
+	n, ranges := s.savable(id)
+	return s.host.copyTo(n, ranges) + s.host.copyFrom(n, ranges)
+}
 
 // hostBytes is what n saved tokens take.
 func (s *Scheduler) hostBytes(n int32) int64 {
@@ -146,14 +193,14 @@ func (s *Scheduler) limitMoves(last bool) {
 	}
 }
 
-// store plans that a slot gets the n tokens of an id.
-func (s *Scheduler) store(from, slot int, n int32) {
-	e := &s.host.entries[slot]
-	e.n, e.step, e.order = n, s.step.Number, s.mem.base.Order(from)
+// store plans that a slot gets what an id holds, in so many runs of cells.
+func (s *Scheduler) store(from, slot, ranges int) {
+	n, e := s.mem.lens[from], &s.host.entries[slot]
+	e.n, e.ranges, e.step, e.order = n, ranges, s.step.Number, s.mem.base.Order(from)
 	s.ops = append(s.ops, Op{Kind: OpSave, Seq: int32(from), Host: int32(slot), P1: n})
 	h := &s.host
-	h.spent += s.saveTime(n)
-	h.save.tokens, h.save.many = h.save.tokens+int(n), h.save.many+1
+	h.spent += h.copyTo(n, ranges)
+	h.save.add(n, ranges)
 	h.used, h.tokens, h.bytes = h.used+1, h.tokens+int(n), h.bytes+s.hostBytes(n)
 	s.stats.HostSaves++
 }
@@ -164,10 +211,10 @@ func (s *Scheduler) density(id int) float64 {
 	return s.value(id) * float64(1+alone) / float64(1+n)
 }
 
-// freeSlot returns an empty slot for what an idle id holds, within the budget: entries go that are prefixes of it, then those that
+// freeSlot returns an empty slot for the first n tokens of an idle id, within the budget: entries go that are prefixes of it, then those that
 // are worth less. -1: there is none, and nothing has gone.
-func (s *Scheduler) freeSlot(id int) int {
-	replaced, ok := s.chooseVictims(id)
+func (s *Scheduler) freeSlot(id int, n int32) int {
+	replaced, ok := s.chooseVictims(id, n)
 	if !ok {
 		return -1
 	}
@@ -190,19 +237,19 @@ func (s *Scheduler) freeSlot(id int) int {
 	return -1
 }
 
-// chooseVictims lists in s.victims the entries that make room for what an idle id holds: first those that are prefixes of it, so many
-// of them, then the least worth. It reports whether they suffice.
-func (s *Scheduler) chooseVictims(id int) (replaced int, ok bool) {
+// chooseVictims lists in s.victims the entries that make room for the first n tokens of an idle id: first those that are prefixes of them,
+// so many, then the least worth. It reports whether they suffice.
+func (s *Scheduler) chooseVictims(id int, n int32) (replaced int, ok bool) {
 	h := &s.host
 	s.victims = s.victims[:0]
-	used, bytes := h.used, h.bytes+s.hostBytes(s.mem.lens[id])
+	used, bytes := h.used, h.bytes+s.hostBytes(n)
 	take := func(o int) {
 		s.victims = append(s.victims, int32(o))
 		used, bytes = used-1, bytes-s.hostBytes(h.entries[o-len(s.runs)].n)
 	}
 	s.above = s.tree.Above(id, s.above[:0])
 	for _, o := range s.above {
-		if s.inHost(int(o)) && int(o) != h.keep {
+		if s.inHost(int(o)) && int(o) != h.keep && h.entries[int(o)-len(s.runs)].n <= n {
 			take(int(o))
 		}
 	}
@@ -236,8 +283,8 @@ func (s *Scheduler) forget(id int) {
 // commitMoves takes what the step's moves took, and forgets what could not be saved.
 func (s *Scheduler) commitMoves(r *Result) {
 	s.slip.moved += r.Saving + r.Loading
-	s.host.save.observe(r.Saving.Seconds(), s.host.fixed)
-	s.host.load.observe(r.Loading.Seconds(), s.host.fixed)
+	s.host.save.observe(r.Saving.Seconds(), s.host.fixed, s.host.part)
+	s.host.load.observe(r.Loading.Seconds(), s.host.fixed, s.host.part)
 	for _, slot := range r.Lost {
 		if s.host.entries[slot].n > 0 {
 			s.forget(len(s.runs) + int(slot))

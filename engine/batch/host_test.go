@@ -38,11 +38,11 @@ func TestNothingIsForgottenInVain(t *testing.T) {
 	entry(1, 150, 9000, 3)
 	s.tree.Insert(prefix.Key{}, 0, counting(160, 1000), nil, 160, 0)
 	s.mem.restore(0, 160, nil)
-	if slot := s.freeSlot(0); slot != -1 || s.host.entries[0].n != 100 || s.host.entries[1].n != 150 {
+	if slot := s.freeSlot(0, 160); slot != -1 || s.host.entries[0].n != 100 || s.host.entries[1].n != 150 {
 		t.Errorf("slot %d, %+v", slot, s.host.entries[:2])
 	}
 	s.cfg.Host.Bytes = 3200
-	if slot := s.freeSlot(0); slot != 0 || s.host.entries[1].n != 150 {
+	if slot := s.freeSlot(0, 160); slot != 0 || s.host.entries[1].n != 150 {
 		t.Errorf("with room: slot %d, %+v", slot, s.host.entries[:2])
 	}
 }

@@ -93,6 +93,16 @@ func (m *memory) restore(id int, n int32, order []int32) {
 	m.lens[id] = n
 }
 
+// restoreParts is restore in parts of at most most tokens, each in consecutive cells. It returns their lengths.
+func (m *memory) restoreParts(id int, n int32, most int, order []int32) []int {
+	parts := m.base.RestoreParts(id, int(n), most, order)
+	if parts == nil {
+		panic("batch: no cells for a saved prefix")
+	}
+	m.lens[id] = n
+	return parts
+}
+
 // graft makes a restored id share the first n tokens with another one, which has the same.
 func (m *memory) graft(src, id int, n int32) { m.base.Graft(src, id, n) }
 

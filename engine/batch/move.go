@@ -7,11 +7,11 @@ import "hearth/engine/prefix"
 // worthSaving says that computing again what only an idle id holds takes longer than moving all of it twice.
 func (s *Scheduler) worthSaving(id int) bool {
 	n, alone := s.lengthOf(id)
-	if !s.hosts() || alone < minKeep || s.mem.lens[id] != s.tree.Have(id) || s.tree.Path(id) != n || s.tree.Key(id).Private != 0 ||
-		s.hostBytes(n) > s.cfg.Host.Bytes {
+	if !s.hosts() || alone < minKeep || s.mem.lens[id] != s.tree.Have(id) || s.tree.Path(id) != n || s.tree.Key(id).Private != 0 {
 		return false
 	}
-	return s.recompute(n)-s.recompute(n-alone) > s.saveTime(n)+s.loadTime(n)
+	keep, _ := s.savable(id)
+	return keep >= minKeep && keep > n-alone && s.hostBytes(keep) <= s.cfg.Host.Bytes && s.recompute(keep)-s.recompute(n-alone) > s.bothTime(id)
 }
 
 // moveOut frees an idle id whose cached prefix host memory has or now gets, and reports whether it did.
@@ -19,35 +19,51 @@ func (s *Scheduler) moveOut(id int) bool {
 	if !s.hosts() || !s.tree.Holds(id) {
 		return false
 	}
-	if e := s.tree.Covering(id, len(s.runs), len(s.runs)+len(s.host.entries)); e >= 0 {
+	keep, ranges := s.savable(id)
+	if e := s.saved(id, keep); e >= 0 {
 		if last := s.lastUse(id); last > s.lastUse(e) {
 			s.tree.Touch(e, last, false)
 		}
 		s.discard(id)
 		return true
 	}
-	n := s.mem.lens[id]
 	from := id
 	if id >= s.cfg.Sequences { // a state is of use only where its id can be decoded
 		from = s.emptyID(0, s.cfg.Sequences)
 	}
-	if !s.worthSaving(id) || from < 0 || s.saveTime(n) > s.moveRoom() {
+	if !s.worthSaving(id) || from < 0 || s.saveTime(id) > s.moveRoom() && !s.saveAlone(id) {
 		return false
 	}
-	slot := s.freeSlot(id)
+	slot := s.freeSlot(id, keep)
 	if slot < 0 {
 		return false
 	}
+	s.tree.Truncate(id, keep)
 	if from != id {
-		s.copy(id, from, n)
+		s.copy(id, from, keep)
 	}
-	s.store(from, slot, n)
+	s.remove(from, keep)
+	s.store(from, slot, ranges)
 	if from != id {
 		s.remove(from, 0)
 	}
 	s.tree.Share(id, len(s.runs)+slot)
 	s.discard(id)
 	return true
+}
+
+// saved returns an entry that has the first keep tokens of an idle id; -1: there is none.
+func (s *Scheduler) saved(id int, keep int32) int {
+	if e := s.tree.Covering(id, len(s.runs), len(s.runs)+len(s.host.entries)); e >= 0 || s.host.part == 0 || keep < minKeep {
+		return e
+	}
+	s.above = s.tree.Above(id, s.above[:0])
+	for _, o := range s.above {
+		if s.inHost(int(o)) && s.host.entries[int(o)-len(s.runs)].n >= keep {
+			return int(o)
+		}
+	}
+	return -1
 }
 
 // usableHost is usablePrefix for what host memory holds, since an earlier step.
@@ -58,8 +74,21 @@ func (s *Scheduler) usableHost(id int, n int32) int32 {
 	return n
 }
 
-// loadWorth is how many times as long as a load computing the same must take for everybody to wait for the load.
-const loadWorth = 8
+const (
+	// moveWorth is how many times as long as a move computing the same must take for everybody to wait for the move, whatever that takes.
+	moveWorth = 8
+	// saveMost bounds such a save, in seconds; nobody has asked for it yet.
+	saveMost = 1.0
+)
+
+// saveAlone says that everybody should wait for a save, which is too long for any step: on a GPU a token is many more bytes than on a CPU,
+// and a prefix that is computed again beside others makes all of their tokens late.
+func (s *Scheduler) saveAlone(id int) bool {
+	took := s.saveTime(id)
+	n, alone := s.lengthOf(id)
+	keep, _ := s.savable(id)
+	return s.host.part > 0 && s.host.spent == 0 && took > s.host.limit && took < saveMost && took*moveWorth < s.recompute(keep)-s.recompute(n-alone)
+}
 
 // bestMatch looks a run up again, on the device, and in host memory, which is taken where loading is quicker than computing what the
 // device lacks. later says that the load does not fit beside what this step moves already, but into a step of its own.
@@ -73,33 +102,68 @@ func (s *Scheduler) bestMatch(r *run) (best prefix.Match, later bool) {
 	if int(h.N-m.N) < s.cfg.MinShare {
 		return m, false
 	}
-	n, _ := s.lengthOf(int(h.ID))
-	load := s.loadTime(n)
-	if load >= s.recompute(h.N)-s.recompute(m.N) || s.mem.base.Size()-s.mem.base.Pinned() < int(n) {
+	f := s.fetchOf(&h)
+	load, compute := s.host.copyFrom(f.n, f.parts), s.recompute(f.use)-s.recompute(m.N)
+	if int(f.use-m.N) < s.cfg.MinShare || load >= compute || s.mem.base.Size()-s.mem.base.Pinned() < int(f.n) {
 		return m, false
 	}
 	if load > s.moveRoom() {
 		// Alone it may take longer, where computing takes many times as long; beside others it waits for a step of its own.
-		if load*loadWorth > s.recompute(h.N)-s.recompute(m.N) {
+		if load*moveWorth > compute {
 			return m, false
 		}
 		if s.host.spent > 0 {
 			return m, true
 		}
 	}
-	if m.ID, m.N = h.ID, h.N; m.Next <= m.N {
+	if m.ID, m.N = h.ID, f.use; m.Next <= m.N {
 		m.Leader, m.Next = -1, 0
 	}
 	return m, false
+}
+
+// fetch is what loading a match in host memory comes to: n tokens in so many parts, of which the request uses the first ones.
+type fetch struct {
+	n, use int32
+	parts  int
+}
+
+// fetchOf is what a match's tokens come back as now: all that its slot has, or, in parts, as many of those that match as are worth it.
+func (s *Scheduler) fetchOf(m *prefix.Match) fetch {
+	h, e := &s.host, s.entryOf(m)
+	all := fetch{e.n, m.N, 1}
+	if h.part == 0 {
+		return all
+	}
+	ratio := h.part / max(1e-9, s.tokenTime(e.n)-h.load.token)
+	n := e.n
+	if e.order == nil && m.N < e.n-e.n/8 {
+		n = m.N
+	} else if room, parts := s.mem.base.Room(int(n), int(n), ratio); parts == 1 && room == int(n) {
+		return all
+	}
+	room, parts := s.mem.base.Room(int(n), h.partMost, ratio)
+	switch {
+	case parts == 0: // there is no room yet
+		return fetch{n, min(n, m.N), e.ranges}
+	case e.order != nil && room < int(n):
+		return fetch{}
+	}
+	return fetch{int32(room), min(int32(room), m.N), parts}
+}
+
+// entryOf is the entry of a match in host memory.
+func (s *Scheduler) entryOf(m *prefix.Match) *hostEntry {
+	return &s.host.entries[int(m.ID)-len(s.runs)]
 }
 
 // moveIn gives an id the tokens of a match in host memory, of which it shares the first ones with a match on the device; -1: there is
 // no id or no room.
 func (s *Scheduler) moveIn(m, on *prefix.Match) int {
 	h := &s.host
-	slot := int(m.ID) - len(s.runs)
-	n := h.entries[slot].n
-	h.keep, h.spent = int(m.ID), h.spent+s.loadTime(n)
+	f := s.fetchOf(m)
+	planned := h.copyFrom(f.n, f.parts)
+	h.keep, h.spent = int(m.ID), h.spent+planned
 	defer func() { h.keep = -1 }()
 	trunk, share := int(on.ID), on.N
 	id := s.freeID(trunk)
@@ -107,21 +171,23 @@ func (s *Scheduler) moveIn(m, on *prefix.Match) int {
 		trunk = -1
 		id = s.freeID(-1)
 	}
-	for id >= 0 && s.mem.base.Free() < int(n) {
+	for id >= 0 && s.mem.base.Free() < int(f.n) {
 		switch {
-		case s.evict(int(n)-s.mem.base.Free(), trunk):
+		case s.evict(int(f.n)-s.mem.base.Free(), trunk):
 		case trunk >= 0:
 			trunk = -1
 		default:
 			id = -1
 		}
 	}
+	h.spent -= planned
 	if id < 0 {
-		h.spent -= s.loadTime(n)
 		return -1
 	}
-	s.ops = append(s.ops, Op{Kind: OpLoad, Seq: int32(id), Host: int32(slot), P1: n})
-	s.mem.restore(id, n, h.entries[slot].order)
+	if f = s.fetchOf(m); int(f.use-share) < s.cfg.MinShare || h.copyFrom(f.n, f.parts) >= s.recompute(f.use)-s.recompute(share) || !s.loadInto(id, m, f, trunk) {
+		return -1
+	}
+	m.N = f.use
 	s.remove(id, m.N)
 	if trunk >= 0 && s.mem.lens[trunk] >= share { // attention of everybody reads a trunk once
 		s.ops = append(s.ops, Op{Kind: OpRemove, Seq: int32(id), P1: share}, Op{Kind: OpCopy, Seq: int32(id), Src: int32(trunk), P1: share})
@@ -131,12 +197,57 @@ func (s *Scheduler) moveIn(m, on *prefix.Match) int {
 			s.rent[trunk] = 0
 		}
 	}
-	h.load.tokens, h.load.many = h.load.tokens+int(n), h.load.many+1
 	s.stats.HostLoads++
 	if s.useOf(int(m.ID), m.N) {
 		s.tree.Touch(int(m.ID), s.now, true)
 	}
 	return id
+}
+
+// loadInto plans that an empty id gets what a fetch brings of a match, and reports whether it did. trunk is an idle id that keeps its name.
+func (s *Scheduler) loadInto(id int, m *prefix.Match, f fetch, trunk int) bool {
+	h, e := &s.host, s.entryOf(m)
+	op := Op{Kind: OpLoad, Seq: int32(id), Host: m.ID - int32(len(s.runs)), P1: f.n}
+	if f.parts == 1 && f.n == e.n {
+		s.ops = append(s.ops, op)
+		s.mem.restore(id, f.n, e.order)
+	} else {
+		via := s.spareID(id, trunk)
+		if via < 0 {
+			return false
+		}
+		op.Seq, op.P1 = int32(via), 0
+		lengths := s.mem.restoreParts(id, f.n, h.partMost, e.order)
+		for _, length := range lengths {
+			op.P0, op.P1 = op.P1, op.P1+int32(length)
+			s.ops = append(s.ops, op, Op{Kind: OpCopy, Seq: int32(id), Src: int32(via), P1: -1}, Op{Kind: OpRemove, Seq: int32(via), P1: -1})
+		}
+		f.parts = len(lengths)
+	}
+	h.spent += h.copyFrom(f.n, f.parts)
+	h.load.add(f.n, f.parts)
+	return true
+}
+
+// spareID returns an empty id below Sequences beside id, for parts to come through: there may have to be parked for it what another one
+// holds. -1: there is none.
+func (s *Scheduler) spareID(id, keep int) int {
+	idle := -1
+	for i, r := range s.runs[:s.cfg.Sequences] {
+		switch {
+		case r != nil || i == id || i == keep:
+		case s.mem.lens[i] == 0:
+			return i
+		case idle < 0:
+			idle = i
+		}
+	}
+	park := s.emptyID(s.cfg.Sequences, len(s.runs))
+	if idle < 0 || park < 0 {
+		return -1
+	}
+	s.moveCached(idle, park)
+	return idle
 }
 
 // payPrompts charges idle prefixes for what the prompts that begin in this step will read of them: attention of every row reads
@@ -166,11 +277,11 @@ func (s *Scheduler) payPrompts() {
 
 // moveIfDue moves a cached prefix out that has paid rent for it, and reports whether it did.
 func (s *Scheduler) moveIfDue(id int) bool {
-	n, alone := s.lengthOf(id)
-	return s.hosts() && alone > 0 && s.rent[id]*float64(alone) > s.saveTime(n)+s.loadTime(n) && s.moveOut(id)
+	_, alone := s.lengthOf(id)
+	return s.hosts() && alone > 0 && s.rent[id]*float64(alone) > s.bothTime(id) && s.moveOut(id)
 }
 
 // waits says that a prefix which is about to be evicted had better wait for a step in which it can move out.
 func (s *Scheduler) waits(id int) bool {
-	return s.hosts() && s.saveTime(s.mem.lens[id]) > s.moveRoom() && s.worthSaving(id)
+	return s.hosts() && s.saveTime(id) > s.moveRoom() && s.worthSaving(id)
 }

@@ -38,6 +38,10 @@ var variants = map[string]batch.Config{
 	"host-tight":     {Cells: 256, Context: 256, Sequences: 6, Parking: 4, Chunk: 32, Outputs: 8, Host: hostOf(500)},
 	"host-noPark":    {Cells: 512, Context: 200, Sequences: 8, MaxRunning: 4, Chunk: 64, Outputs: 8, Host: hostOf(2000)},
 	"host-one":       {Cells: 128, Context: 128, Sequences: 1, Chunk: 16, Host: hostOf(1000)},
+	"parts":          {Cells: 512, Context: 256, Sequences: 6, Parking: 10, Chunk: 64, Outputs: 16, Host: inParts(hostOf(4000))},
+	"parts-tight":    {Cells: 256, Context: 256, Sequences: 6, Parking: 4, Chunk: 32, Outputs: 8, Host: inParts(hostOf(500))},
+	"parts-noPark":   {Cells: 512, Context: 200, Sequences: 8, MaxRunning: 4, Chunk: 64, Outputs: 8, Host: inParts(hostOf(2000))},
+	"parts-two":      {Cells: 256, Context: 128, Sequences: 2, Parking: 3, Chunk: 16, Host: inParts(hostOf(1000))},
 	"host-parked":    {Cells: 256, Context: 128, Sequences: 1, Parking: 2, Chunk: 16, Host: hostOf(1000)},
 	"slow":           {Cells: 512, Context: 256, Sequences: 6, Parking: 10, Chunk: 64, Outputs: 16, MinPrefill: 1, NoPad: true},
 	"slow-tight":     {Cells: 256, Context: 256, Sequences: 6, Parking: 4, Chunk: 32, Outputs: 4, MinPrefill: 1, NoPad: true},
@@ -51,17 +55,26 @@ func hostOf(tokens int64) batch.Host {
 	return batch.Host{Bytes: 10*tokens + 7, EntryBytes: 30, TokenBytes: 10, Save: 10 * time.Microsecond, Load: 10 * time.Microsecond, Move: 50 * time.Microsecond}
 }
 
+// inParts makes loads come in parts, as on a GPU.
+func inParts(h batch.Host) batch.Host {
+	h.Range, h.PartBytes = 100*time.Microsecond, 40*h.TokenBytes
+	return h
+}
+
 // TestRandom runs random work through every kind of context. The simulator answers each row by what the row really
 // sees, so a wrong cell anywhere is a wrong token.
 func TestRandom(t *testing.T) {
 	for name, cfg := range variants {
 		t.Run(name, func(t *testing.T) {
-			loads, pads := uint64(0), uint64(0)
+			loads, pads, parts := uint64(0), uint64(0), 0
 			for seed := range *seeds {
 				t.Run(fmt.Sprint(seed), func(t *testing.T) {
-					st := randomRun(t, cfg, seed, 60)
-					loads, pads = loads+st.HostLoads, pads+st.PadRows
+					st, some := randomRun(t, cfg, seed, 60)
+					loads, pads, parts = loads+st.HostLoads, pads+st.PadRows, parts+some
 				})
+			}
+			if cfg.Host.Range > 0 && parts == 0 {
+				t.Error("nothing came back in parts")
 			}
 			if strings.HasSuffix(name, "-wide") && pads == 0 {
 				t.Error("no padding rows")
@@ -76,7 +89,8 @@ func TestRandom(t *testing.T) {
 // seeds is how many seeds TestRandom tries in each context. A change of policy deserves more than the default.
 var seeds = flag.Uint64("seeds", 3, "random runs for each kind of context")
 
-func randomRun(t testing.TB, cfg batch.Config, seed uint64, jobs int) batch.Stats {
+// randomRun returns the scheduler's counts at the end, and how many parts of sequences came back.
+func randomRun(t testing.TB, cfg batch.Config, seed uint64, jobs int) (st batch.Stats, parts int) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	w := newWorld(t, cfg)
 	w.eos = 3
@@ -123,7 +137,7 @@ func randomRun(t testing.TB, cfg batch.Config, seed uint64, jobs int) batch.Stat
 	if len(w.done) != jobs {
 		t.Fatalf("%d of %d jobs done", len(w.done), jobs)
 	}
-	return w.s.Stats()
+	return w.s.Stats(), w.parts
 }
 
 // TestRandomCodes lets decodes fail: nothing may be lost but time.

@@ -88,7 +88,7 @@ func (s *Scheduler) charge(used, top int, perCell float64) (evicted int) {
 			evicted++
 			continue
 		}
-		next := s.saveTime(s.mem.lens[id]) <= s.host.limit && s.waits(id) // it moves out in one of the next steps
+		next := s.saveTime(id) <= s.host.limit && s.waits(id) // it moves out in one of the next steps
 		if price > 0 && !next && s.rent[id] > price && evicted < rentMost {
 			s.trim(id, int(alone))
 			evicted++

@@ -39,13 +39,13 @@ type OpKind uint8
 const (
 	// OpRemove is llama_memory_seq_rm(Seq, P0, P1); P0 0 and P1 -1 clear the sequence.
 	OpRemove OpKind = iota
-	// OpCopy is llama_memory_seq_cp(Src, Seq, P0, P1): the destination is empty, or has nothing before P1 behind an OpLoad, and P1 -1
-	// means all. LayoutStreams and Recurrent copy whole sequences only.
+	// OpCopy is llama_memory_seq_cp(Src, Seq, P0, P1): the destination is empty, or has none of these positions behind an OpLoad, and
+	// P1 -1 means all. LayoutStreams and Recurrent copy whole sequences only.
 	OpCopy
 	// OpSave copies the state of Seq, which can be decoded, into host slot Host, which is empty or holds something that nobody
 	// wants any more. It may fail: then the slot is named in Result.Lost.
 	OpSave
-	// OpLoad replaces the content of Seq, which is empty, by the state in host slot Host. The slot keeps it.
+	// OpLoad gives Seq, which is empty, cells P0..P1-1 of those that the state in host slot Host lists. The slot keeps all.
 	OpLoad
 	// OpForget empties host slot Host, if it holds anything.
 	OpForget

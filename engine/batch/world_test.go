@@ -35,6 +35,8 @@ type world struct {
 	// lose, when set, says whether a save fails.
 	lose func() bool
 	lost []int32 // host slots of saves that failed in this step
+	// parts counts loads of other than a sequence's first cells.
+	parts int
 }
 
 // wantJob is the truth about a job: what each choice must have produced.
@@ -133,6 +135,14 @@ func (w *world) apply(ops []batch.Op) {
 			continue
 		}
 		w.must(w.sim.Apply(op))
+		if op.Kind == batch.OpLoad && w.cfg.Host.Range > 0 {
+			if n := w.sim.Runs(op.Seq); n != 1 {
+				w.t.Fatalf("%+v: into %d runs of cells", op, n)
+			}
+			if op.P0 > 0 {
+				w.parts++
+			}
+		}
 	}
 	if st := w.s.Stats(); len(w.lost) == 0 && (st.HostTokens != w.sim.Saved() || st.HostBytes > st.HostLimit) {
 		w.t.Fatalf("%d tokens of %d bytes in host memory, budget %d; the simulator has %d", st.HostTokens, st.HostBytes, st.HostLimit, w.sim.Saved())

@@ -34,6 +34,8 @@ func lockstepCases() []lockstep {
 	}
 	str := uni(256*4, 4, 64)
 	host := batch.Host{Bytes: 3000, TokenBytes: 1, Save: time.Microsecond, Load: time.Microsecond}
+	parts := host
+	parts.Range, parts.PartBytes = 10*time.Microsecond, 50
 	str.KVUnified = false
 	return []lockstep{
 		{name: "unified", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: uni(512, 6, 64), cfg: batch.Config{Context: 256, Parking: 12}},
@@ -42,6 +44,7 @@ func lockstepCases() []lockstep {
 		{name: "unified, many sequences", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: uni(1536, 14, 64), cfg: batch.Config{Context: 256, Parking: 6}},
 		{name: "streams, many sequences", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: streamsOf(uni(256*14, 14, 64)), cfg: batch.Config{Layout: batch.LayoutStreams}},
 		{name: "host memory", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: uni(512, 6, 64), cfg: batch.Config{Context: 256, Parking: 12, Host: host}},
+		{name: "host memory in parts", spec: toygguf.Spec{Kind: toygguf.Llama, Layers: 2}, params: flashOf(uni(512, 6, 64)), cfg: batch.Config{Context: 256, Parking: 12, Host: parts}},
 		{name: "sliding window", spec: toygguf.Spec{Kind: toygguf.Gemma3, Layers: 6, Embd: 64, SWA: 96}, params: uni(1024, 4, 64), cfg: batch.Config{Context: 512, Parking: 6, Window: 96}, window: true},
 		{name: "sliding window in streams", spec: toygguf.Spec{Kind: toygguf.Gemma3, Layers: 6, Embd: 64, SWA: 96}, params: streamsOf(uni(512*4, 4, 64)), cfg: batch.Config{Layout: batch.LayoutStreams, Window: 96}, window: true},
 		{name: "hybrid", spec: toygguf.Spec{Kind: toygguf.Jamba}, params: uni(512, 6, 64), cfg: batch.Config{Context: 256, MaxRunning: 3, Recurrent: true}},
@@ -51,6 +54,11 @@ func lockstepCases() []lockstep {
 
 func streamsOf(p llama.ContextParams) llama.ContextParams {
 	p.KVUnified = false
+	return p
+}
+
+func flashOf(p llama.ContextParams) llama.ContextParams {
+	p.Flash = llama.FlashOn
 	return p
 }
 
@@ -80,6 +88,7 @@ type pair struct {
 	rng   *rand.Rand
 	drawn int
 	host  map[int32][]byte
+	parts int // of states that came back in parts
 }
 
 type pairJob struct {
@@ -125,7 +134,10 @@ func (c lockstep) run(t *testing.T, seed uint64) {
 		}
 	}
 	if st := p.sched.Stats(); p.cfg.Host.Bytes > 0 {
-		t.Logf("saved %d, loaded %d", st.HostSaves, st.HostLoads)
+		t.Logf("saved %d, loaded %d, in %d parts", st.HostSaves, st.HostLoads, p.parts)
+		if c.params.Flash == llama.FlashOn && st.HostLoads > 0 && p.parts <= int(st.HostLoads) {
+			t.Error("nothing came back in parts")
+		}
 	}
 	if st := p.sched.Stats(); st.Jobs > 0 || st.Mismatches > 0 || p.drawn == 0 {
 		t.Fatalf("at the end: %+v, %d samples compared", st, p.drawn)
@@ -176,10 +188,18 @@ func (p *pair) applyLibrary(op batch.Op) error {
 		_, err = p.lib.SeqStateGet(p.host[op.Host], op.Seq, 0)
 		return err
 	case batch.OpLoad:
-		if err := p.lib.SeqStateSet(p.host[op.Host], op.Seq, 0); err != nil {
+		part, err := llama.StatePart(nil, p.host[op.Host], int(op.P0), int(op.P1))
+		whole := errors.Is(err, llama.ErrState) // V is transposed
+		if whole {
+			part = p.host[op.Host]
+		}
+		if err := p.lib.SeqStateSet(part, op.Seq, 0); err != nil {
 			return err
 		}
-		return p.sameOrder(op)
+		if !whole {
+			p.parts++
+		}
+		return p.sameOrder(part, op)
 	case batch.OpForget:
 		delete(p.host, op.Host)
 		return nil
@@ -189,8 +209,7 @@ func (p *pair) applyLibrary(op batch.Op) error {
 
 // sameOrder saves what was loaded: a state lists cells in order, so the same state means the same order of positions. Only
 // the sequence's id in each cell is another one.
-func (p *pair) sameOrder(op batch.Op) error {
-	before := p.host[op.Host]
+func (p *pair) sameOrder(before []byte, op batch.Op) error {
 	after := make([]byte, len(before))
 	if n, err := p.lib.SeqStateGet(after, op.Seq, 0); err != nil || n != len(before) {
 		return fmt.Errorf("a loaded state of %d bytes is saved in %d: %w", len(before), n, err)

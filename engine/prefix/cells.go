@@ -37,7 +37,7 @@ type seqCells struct {
 	off    int
 	cells  []int32
 	pinned bool
-	ranges int // of consecutive cells; 0: not counted
+	cut    cut // what Cut said last; its ratio is 0 where that is no longer true
 }
 
 func (s *seqCells) len() int          { return len(s.cells) - s.off }
@@ -152,7 +152,7 @@ func (c *Cells) take(i int, id, pos int32) {
 	if s.len() == 0 {
 		s.first, s.off, s.cells = pos, 0, s.cells[:0]
 	}
-	s.cells, s.ranges = append(s.cells, int32(i)), 0
+	s.cells, s.cut.ratio = append(s.cells, int32(i)), 0
 	c.pos[i] = pos
 	c.own(i, int(id))
 }
@@ -208,7 +208,7 @@ func (c *Cells) Remove(id int, p0, p1 int32) {
 	if p0 >= p1 {
 		return
 	}
-	s.ranges = 0
+	s.cut.ratio = 0
 	low := len(c.owners)
 	for p := p0; p < p1; p++ {
 		if i := int(*s.at(p)); i >= 0 && c.drop(i, id) {
@@ -247,7 +247,7 @@ func (c *Cells) Copy(src, dst int, n int32) {
 		d.first = 0
 		return
 	}
-	d.cells, d.ranges = append(d.cells[:0], s.cells[s.off:s.off+int(n-s.first)]...), 0
+	d.cells, d.cut.ratio = append(d.cells[:0], s.cells[s.off:s.off+int(n-s.first)]...), 0
 	for _, i := range d.cells {
 		c.own(int(i), dst)
 	}
@@ -266,7 +266,7 @@ func (c *Cells) CopyFrom(o *Cells) {
 	c.used, c.head, c.top = o.used, o.head, o.top
 	for id := range c.seqs {
 		d, s := &c.seqs[id], &o.seqs[id]
-		d.first, d.off, d.cells, d.ranges = s.first, 0, append(d.cells[:0], s.cells[s.off:]...), 0
+		d.first, d.off, d.cells, d.cut.ratio = s.first, 0, append(d.cells[:0], s.cells[s.off:]...), 0
 	}
 }
 

@@ -30,7 +30,7 @@ func (c *Cells) Restore(id, n int, order []int32) bool {
 	if !c.find(n) {
 		return false
 	}
-	s.first, s.off, s.cells, s.ranges = 0, 0, slices.Grow(s.cells[:0], n)[:n], 0
+	s.first, s.off, s.cells, s.cut.ratio = 0, 0, slices.Grow(s.cells[:0], n)[:n], 0
 	c.fill(id, 0, order)
 	return true
 }
@@ -59,7 +59,7 @@ func (c *Cells) RestoreParts(id, n, most int, order []int32) (parts []int) {
 	if n > c.Free() {
 		return nil
 	}
-	s.first, s.off, s.cells, s.ranges = 0, 0, slices.Grow(s.cells[:0], n)[:n], 0
+	s.first, s.off, s.cells, s.cut.ratio = 0, 0, slices.Grow(s.cells[:0], n)[:n], 0
 	for at := 0; at < n; at += len(c.found) {
 		c.findRun(min(most, n-at))
 		c.fill(id, at, order)
@@ -82,31 +82,60 @@ func (c *Cells) findRun(n int) {
 	}
 }
 
-// Parts is about how many parts RestoreParts would make now; 0 when there are too few cells.
-func (c *Cells) Parts(n, most int) (parts int) {
-	if n > c.Free() || !c.find(n) {
-		return 0
-	}
-	for i, length := 0, 0; i < n; i++ {
-		if i == 0 || length == most || c.found[i] != c.found[i-1]+1 {
-			parts, length = parts+1, 0
-		}
-		length++
-	}
-	return parts
+// cut is the beginning of a sequence that is worth a copy, and in how many runs of consecutive cells it is.
+type cut struct {
+	ratio     float64
+	n, ranges int
 }
 
-// Ranges is how many runs of consecutive cells a sequence has: saving its state copies each by itself.
-func (c *Cells) Ranges(id int) int {
-	s := &c.seqs[id]
-	if cells := s.cells[s.off:]; s.ranges == 0 {
-		for i := range cells {
-			if i == 0 || cells[i] != cells[i-1]+1 {
-				s.ranges++
-			}
+// cutter finds the beginning of a row of cells that is worth most, where a run of consecutive cells costs as much as ratio cells are worth.
+type cutter struct {
+	best       cut
+	worth, top float64
+	n, ranges  int
+	run        int // cells of the last run
+	last       int32
+}
+
+// add appends a cell; a run has at most most cells.
+func (k *cutter) add(cell int32, most int) {
+	k.n, k.run, k.worth = k.n+1, k.run+1, k.worth+1
+	if k.n == 1 || cell != k.last+1 || k.run > most {
+		k.ranges, k.run = k.ranges+1, 1
+		if k.n > 1 { // whoever copies anything pays for the first
+			k.worth -= k.best.ratio
 		}
 	}
-	return s.ranges
+	if k.last = cell; k.worth > k.top {
+		k.top, k.best.n, k.best.ranges = k.worth, k.n, k.ranges
+	}
+}
+
+// Cut returns the length of the beginning of a sequence that is worth most to save, and its runs of consecutive cells, where copying a
+// further run costs as much as ratio tokens are worth, more than 0.
+func (c *Cells) Cut(id int, ratio float64) (n, ranges int) {
+	s := &c.seqs[id]
+	if s.cut.ratio == 0 || ratio > s.cut.ratio*1.25 || ratio < s.cut.ratio*0.8 {
+		k := cutter{best: cut{ratio: ratio}}
+		for _, cell := range s.cells[s.off:] {
+			k.add(cell, len(c.owners))
+		}
+		s.cut = k.best
+	}
+	return s.cut.n, s.cut.ranges
+}
+
+// Room is Cut for n tokens that come back now, by RestoreParts: how many of them are worth it, and in about how many parts. 0: there are
+// too few cells.
+func (c *Cells) Room(n, most int, ratio float64) (room, parts int) {
+	if n > c.Free() || !c.find(n) {
+		return 0, 0
+	}
+	k := cutter{best: cut{ratio: ratio}}
+	for _, cell := range c.found {
+		k.add(cell, most)
+	}
+	return k.best.n, k.best.ranges
 }
 
 // Graft gives a restored sequence, whose cells nobody shares, the cells of another one for its first n positions, which are the same
@@ -118,7 +147,7 @@ func (c *Cells) Graft(src, dst int, n int32) {
 		panic("prefix: graft of what is not there")
 	}
 	d.cells = slices.Concat(s.cells[s.off:s.off+int(n)], d.cells[d.off:])
-	d.first, d.off, d.ranges = 0, 0, 0
+	d.first, d.off, d.cut.ratio = 0, 0, 0
 	for _, i := range d.cells[:n] {
 		c.own(int(i), dst)
 	}

@@ -61,9 +61,9 @@ type Memory interface {
 	PosMax(seq int32) int32
 
 	// Save copies what a sequence holds, SaveSize bytes, into a slot of host memory; after an error the slot is empty. Load brings
-	// it back to a sequence, which is empty, and leaves the slot as it is. Forget frees the slot.
+	// cells from..to-1, as the saved state lists them, to a sequence, which is empty, and leaves the slot as it is. Forget frees the slot.
 	Save(seq, slot int32) error
-	Load(slot, seq int32) error
+	Load(slot, seq, from, to int32) error
 	Forget(slot int32)
 	SaveSize(seq int32) (int, error)
 }

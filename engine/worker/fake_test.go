@@ -123,14 +123,14 @@ func (m *fakeModel) Save(seq, slot int32) error {
 	}
 	return m.sim.Save(seq, slot)
 }
-func (m *fakeModel) Load(slot, seq int32) error {
+func (m *fakeModel) Load(slot, seq, from, to int32) error {
 	switch {
 	case m.loadLost:
 		return nil
 	case m.loadFails:
 		return errors.New("the test says that the state does not fit")
 	}
-	return m.sim.Load(slot, seq)
+	return m.sim.Load(slot, seq, from, to)
 }
 func (m *fakeModel) Forget(slot int32)               { _ = m.sim.Apply(batch.Op{Kind: batch.OpForget, Host: slot}) }
 func (m *fakeModel) SaveSize(seq int32) (int, error) { return 30 + 10*int(m.sim.End(seq)), nil }

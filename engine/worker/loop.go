@@ -405,7 +405,7 @@ func (l *loop) apply(ops []batch.Op, res *batch.Result) error {
 			}
 			res.Saving += l.moved(op, began)
 		case batch.OpLoad:
-			err = l.model.Load(op.Host, op.Seq)
+			err = l.model.Load(op.Host, op.Seq, op.P0, op.P1)
 			res.Loading += l.moved(op, began)
 		case batch.OpForget:
 			l.model.Forget(op.Host)

@@ -111,7 +111,7 @@ func (s *Sim) Apply(op batch.Op) error {
 	case batch.OpSave:
 		return s.Save(op.Seq, op.Host)
 	case batch.OpLoad:
-		return s.Load(op.Host, op.Seq)
+		return s.Load(op.Host, op.Seq, op.P0, op.P1)
 	case batch.OpForget:
 		delete(s.saved, op.Host)
 		return nil
@@ -171,13 +171,13 @@ func (s *Sim) known(ids ...int32) error {
 	return nil
 }
 
-// Copy is llama_memory_seq_cp. The destination must have nothing there: the library would merge the two.
+// Copy is llama_memory_seq_cp. The destination must have nothing there: the library would have two cells for a position.
 func (s *Sim) Copy(src, dst, p0, p1 int32) error {
 	if err := s.known(src, dst); err != nil {
 		return err
 	}
-	behind := s.cfg.Layout == batch.LayoutUnified && p1 >= 0 && s.First(dst) >= p1 // what dst has lies behind the range
-	if src == dst || len(s.Tokens(dst)) > 0 && !behind || p0 != 0 {
+	merges := s.cfg.Layout == batch.LayoutUnified && len(s.win) == 0 && !s.cfg.Recurrent && s.apart(src, dst, p1)
+	if src == dst || s.End(dst) > 0 && !merges || p0 != 0 {
 		return fmt.Errorf("kvsim: seq_cp(%d, %d, %d, %d) to a sequence that is not empty", src, dst, p0, p1)
 	}
 	whole := p1 < 0

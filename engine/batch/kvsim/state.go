@@ -27,12 +27,13 @@ func (s *Sim) Save(id, slot int32) error {
 	return nil
 }
 
-// Load is llama_state_seq_set_data: it clears the id and finds cells as for one evaluation.
-func (s *Sim) Load(slot, id int32) error {
+// Load is llama_state_seq_set_data of cells from..to-1 of a slot's state: it clears the id and finds cells as for one evaluation.
+func (s *Sim) Load(slot, id, from, to int32) error {
 	state := s.saved[slot]
-	if state == nil || id < 0 || int(id) >= s.cfg.Sequences {
-		return fmt.Errorf("kvsim: cannot load slot %d into id %d", slot, id)
+	if from < 0 || from >= to || int(to) > len(state) || id < 0 || int(id) >= s.cfg.Sequences {
+		return fmt.Errorf("kvsim: cannot load %d..%d of slot %d into id %d", from, to, slot, id)
 	}
+	state = state[from:to]
 	if err := s.Remove(id, 0, -1); err != nil {
 		return err
 	}
@@ -44,6 +45,36 @@ func (s *Sim) Load(slot, id int32) error {
 		return fmt.Errorf("kvsim: no room for the %d cells of slot %d", len(state), slot)
 	}
 	return nil
+}
+
+// apart says that two ids have no position below p1 both; p1 < 0: at all.
+func (s *Sim) apart(a, b, p1 int32) bool {
+	has := map[int32]bool{}
+	for _, c := range s.pools(a)[0].cells {
+		if slices.Contains(c.owners, a) && (p1 < 0 || c.pos < p1) {
+			has[c.pos] = true
+		}
+	}
+	for _, c := range s.pools(b)[0].cells {
+		if slices.Contains(c.owners, b) && has[c.pos] {
+			return false
+		}
+	}
+	return true
+}
+
+// Runs is in how many runs of consecutive cells an id is.
+func (s *Sim) Runs(id int32) (n int) {
+	last := -2
+	for i, c := range s.pools(id)[0].cells {
+		if slices.Contains(c.owners, id) {
+			if i != last+1 {
+				n++
+			}
+			last = i
+		}
+	}
+	return n
 }
 
 // TakeSaved takes another memory's host slots over.
