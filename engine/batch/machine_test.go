@@ -9,6 +9,7 @@ import (
 
 	"hearth/engine"
 	"hearth/engine/batch"
+	"hearth/engine/batch/kvsim"
 )
 
 // gpu is the step times of an 8B Q4_K model on one GPU through Vulkan, fitted to raw loops of llama.cpp 0.7.0 and steps in service (docs/scheduling.md): a
@@ -187,6 +188,7 @@ type clients struct {
 	prompts                    bool          // the last step had prompt rows
 	wish                       *batch.Layout // of the last EventRelayout
 	trace                      bool          // log every step with prefill rows
+	sim                        *kvsim.Sim    // the cells, where their places matter; nil elsewhere
 	noise                      *rand.Rand    // spreads the times of steps with prefill rows; nil: they are exact
 }
 
@@ -255,6 +257,35 @@ func (l *clients) run() {
 	}
 }
 
+// simulate does an operation in the cells, where their places have a price.
+func (l *clients) simulate(op batch.Op) {
+	if l.sim == nil {
+		return
+	}
+	if err := l.sim.Apply(op); err != nil {
+		l.t.Fatalf("%+v: %v", op, err)
+	}
+}
+
+// decode computes a step in the cells.
+func (l *clients) decode(st *batch.Step) {
+	if l.sim == nil {
+		return
+	}
+	if planned := l.s.Stats().CellsUsed; planned != l.sim.Used() {
+		l.t.Fatalf("step %d: %d cells are used, %d should be: %+v", st.Number, l.sim.Used(), planned, st.Ops)
+	}
+	if len(st.Rows) == 0 {
+		return
+	}
+	if code, err := l.sim.Decode(st.Rows); err != nil || code != batch.CodeOK {
+		l.t.Fatalf("step %d of %d rows: code %d, %v; %d cells used, %+v", st.Number, len(st.Rows), code, err, l.sim.Used(), l.s.Stats())
+	}
+	for _, op := range st.After {
+		l.simulate(op)
+	}
+}
+
 // step is one Plan and Commit.
 func (l *clients) step() *batch.Step {
 	l.t.Helper()
@@ -273,7 +304,11 @@ func (l *clients) step() *batch.Step {
 	d := l.gpu.time(st, l.s.Stats().Span)
 	var copies, saving, loading time.Duration
 	for _, op := range st.Ops {
-		switch move := l.cfg.Host.Move + time.Duration(op.P1)*l.cfg.Host.Save; {
+		move := l.cfg.Host.Move + time.Duration(op.P1-op.P0)*l.cfg.Host.Save
+		if op.Kind == batch.OpSave && l.sim != nil {
+			move += time.Duration(l.sim.Runs(op.Seq)-1) * l.cfg.Host.Range
+		}
+		switch {
 		case op.Kind == batch.OpCopy && l.cfg.Layout == batch.LayoutStreams:
 			copies += l.cfg.CopyTime
 		case op.Kind == batch.OpSave:
@@ -281,7 +316,9 @@ func (l *clients) step() *batch.Step {
 		case op.Kind == batch.OpLoad:
 			loading += move
 		}
+		l.simulate(op)
 	}
+	l.decode(st)
 	if l.noise != nil && st.Prefills > 0 {
 		d += time.Duration(0.05 * l.noise.ExpFloat64() * float64(d))
 	}

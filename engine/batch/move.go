@@ -87,7 +87,17 @@ func (s *Scheduler) saveAlone(id int) bool {
 	took := s.saveTime(id)
 	n, alone := s.lengthOf(id)
 	keep, _ := s.savable(id)
-	return s.host.part > 0 && s.host.spent == 0 && took > s.host.limit && took < saveMost && took*moveWorth < s.recompute(keep)-s.recompute(n-alone)
+	return s.host.part > 0 && s.host.spent == 0 && took > s.host.limit && took < saveMost && took*moveWorth < s.again(n-alone, keep)
+}
+
+// again is how long a client waits for tokens from..to-1 that are computed, in seconds: where runs of cells have a price, by what fits
+// beside those who decode now.
+func (s *Scheduler) again(from, to int32) float64 {
+	t := s.recompute(to) - s.recompute(from)
+	if s.host.part > 0 && len(s.decodes) > 0 {
+		t = max(t, float64(to-from)*s.besideTime(len(s.decodes)))
+	}
+	return t
 }
 
 // bestMatch looks a run up again, on the device, and in host memory, which is taken where loading is quicker than computing what the
@@ -103,7 +113,7 @@ func (s *Scheduler) bestMatch(r *run) (best prefix.Match, later bool) {
 		return m, false
 	}
 	f := s.fetchOf(&h)
-	load, compute := s.host.copyFrom(f.n, f.parts), s.recompute(f.use)-s.recompute(m.N)
+	load, compute := s.host.copyFrom(f.n, f.parts), s.again(m.N, f.use)
 	if int(f.use-m.N) < s.cfg.MinShare || load >= compute || s.mem.base.Size()-s.mem.base.Pinned() < int(f.n) {
 		return m, false
 	}
@@ -171,9 +181,10 @@ func (s *Scheduler) moveIn(m, on *prefix.Match) int {
 		trunk = -1
 		id = s.freeID(-1)
 	}
-	for id >= 0 && s.mem.base.Free() < int(f.n) {
+	room := int(f.n) + s.running // each of those who decode gets a cell in this step
+	for id >= 0 && s.mem.base.Free() < room {
 		switch {
-		case s.evict(int(f.n)-s.mem.base.Free(), trunk):
+		case s.evict(room-s.mem.base.Free(), trunk):
 		case trunk >= 0:
 			trunk = -1
 		default:
@@ -184,7 +195,7 @@ func (s *Scheduler) moveIn(m, on *prefix.Match) int {
 	if id < 0 {
 		return -1
 	}
-	if f = s.fetchOf(m); int(f.use-share) < s.cfg.MinShare || h.copyFrom(f.n, f.parts) >= s.recompute(f.use)-s.recompute(share) || !s.loadInto(id, m, f, trunk) {
+	if f = s.fetchOf(m); int(f.use-share) < s.cfg.MinShare || h.copyFrom(f.n, f.parts) >= s.again(share, f.use) || !s.loadInto(id, m, f, trunk) {
 		return -1
 	}
 	m.N = f.use

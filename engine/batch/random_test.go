@@ -41,7 +41,6 @@ var variants = map[string]batch.Config{
 	"parts":          {Cells: 512, Context: 256, Sequences: 6, Parking: 10, Chunk: 64, Outputs: 16, Host: inParts(hostOf(4000))},
 	"parts-tight":    {Cells: 256, Context: 256, Sequences: 6, Parking: 4, Chunk: 32, Outputs: 8, Host: inParts(hostOf(500))},
 	"parts-noPark":   {Cells: 512, Context: 200, Sequences: 8, MaxRunning: 4, Chunk: 64, Outputs: 8, Host: inParts(hostOf(2000))},
-	"parts-two":      {Cells: 256, Context: 128, Sequences: 2, Parking: 3, Chunk: 16, Host: inParts(hostOf(1000))},
 	"host-parked":    {Cells: 256, Context: 128, Sequences: 1, Parking: 2, Chunk: 16, Host: hostOf(1000)},
 	"slow":           {Cells: 512, Context: 256, Sequences: 6, Parking: 10, Chunk: 64, Outputs: 16, MinPrefill: 1, NoPad: true},
 	"slow-tight":     {Cells: 256, Context: 256, Sequences: 6, Parking: 4, Chunk: 32, Outputs: 4, MinPrefill: 1, NoPad: true},
@@ -57,7 +56,7 @@ func hostOf(tokens int64) batch.Host {
 
 // inParts makes loads come in parts, as on a GPU.
 func inParts(h batch.Host) batch.Host {
-	h.Range, h.PartBytes = 100*time.Microsecond, 40*h.TokenBytes
+	h.Range, h.PartBytes = 10*time.Microsecond, 40*h.TokenBytes
 	return h
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"hearth/engine"
 	"hearth/engine/batch"
@@ -36,6 +37,8 @@ type fakeModel struct {
 	saveFails func() bool
 	loadFails bool
 	loadLost  bool // loads do nothing
+	partsLost bool // loads of other than the first cells do nothing
+	copies    bool // a copy to or from host memory takes 2 ms for each run of cells and 10 us for each
 	copyLost  bool // copies do nothing: what the self-test must notice
 	steps     int
 	rows      int // open Rows
@@ -121,16 +124,27 @@ func (m *fakeModel) Save(seq, slot int32) error {
 	if m.saveFails != nil && m.saveFails() {
 		return errors.New("the test says that there is no memory")
 	}
+	m.copied(seq)
 	return m.sim.Save(seq, slot)
 }
+
+// copied waits for as long as copying a sequence takes.
+func (m *fakeModel) copied(seq int32) {
+	if m.copies {
+		<-time.After(time.Duration(m.sim.Runs(seq))*2*time.Millisecond + time.Duration(len(m.sim.Tokens(seq)))*10*time.Microsecond)
+	}
+}
+
 func (m *fakeModel) Load(slot, seq, from, to int32) error {
 	switch {
-	case m.loadLost:
+	case m.loadLost, m.partsLost && from > 0:
 		return nil
 	case m.loadFails:
 		return errors.New("the test says that the state does not fit")
 	}
-	return m.sim.Load(slot, seq, from, to)
+	err := m.sim.Load(slot, seq, from, to)
+	m.copied(seq)
+	return err
 }
 func (m *fakeModel) Forget(slot int32)               { _ = m.sim.Apply(batch.Op{Kind: batch.OpForget, Host: slot}) }
 func (m *fakeModel) SaveSize(seq int32) (int, error) { return 30 + 10*int(m.sim.End(seq)), nil }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"hearth/engine/batch"
 )
@@ -84,14 +86,18 @@ func TestFailedLoadEndsTheLoop(t *testing.T) {
 
 func TestSelfTestOfHostMemory(t *testing.T) {
 	for name, c := range map[string]struct {
-		lost bool
-		on   bool
-	}{"works": {false, true}, "loads do nothing": {true, false}} {
+		lost, partsLost bool
+		part            int64
+		on              bool
+	}{
+		"works": {on: true}, "loads do nothing": {lost: true}, "parts do nothing": {partsLost: true, part: 1 << 20},
+		"parts are not used": {partsLost: true, on: true}, "parts": {part: 1 << 20, on: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			m := newFakeModel(smallConfig())
-			m.loadLost = c.lost
+			m.loadLost, m.partsLost = c.lost, c.partsLost
 			cfg := m.cfg
-			cfg.Host.Bytes = 1 << 20
+			cfg.Host.Bytes, cfg.Host.PartBytes = 1<<20, c.part
 			features, err := selfTest(m, &cfg)
 			if err != nil {
 				t.Fatal(err)
@@ -103,6 +109,30 @@ func TestSelfTestOfHostMemory(t *testing.T) {
 			if c.on && (cfg.Host.TokenBytes != 10 || cfg.Host.EntryBytes != 30 || cfg.Host.Move <= 0 || cfg.Host.Save <= 0) {
 				t.Errorf("%+v", cfg.Host)
 			}
+			if (cfg.Host.Range > 0) != (c.on && c.part > 0) {
+				t.Errorf("a run of cells takes %v", cfg.Host.Range)
+			}
 		})
 	}
+}
+
+// On a device whose memory is another one, what moves take is measured: each, for each run of cells and for each token.
+func TestMovesAreMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newFakeModel(batch.Config{Cells: 8192, Context: 4096, Sequences: 8, Parking: 8, Chunk: 256, Outputs: 8})
+		m.cfg.Host = batch.Host{Bytes: 1 << 20, PartBytes: 1 << 10}
+		m.async, m.copies = true, true
+		m.decode = func(rows []batch.Row) { <-time.After(time.Duration(len(rows)) * 100 * time.Microsecond) }
+		st, err := prepareLayout(t.Context(), m, m.cfg, time.Now().Add(time.Minute), false, testLog(t), func(string, float64) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		near := func(got, want time.Duration) bool { return got > want*95/100 && got < want*105/100 }
+		if h := st.cfg.Host; !near(h.Move, 2050*time.Microsecond) || !near(h.Range, 2*time.Millisecond) || !near(h.Save, 10*time.Microsecond) || !near(h.Load, 10*time.Microsecond) {
+			t.Errorf("%+v", h)
+		}
+		if n := m.sim.Saved(); n > 0 {
+			t.Errorf("%d tokens are left in host memory", n)
+		}
+	})
 }

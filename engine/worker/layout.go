@@ -28,7 +28,7 @@ func prepareLayout(ctx context.Context, m Model, cfg batch.Config, until time.Ti
 	}
 	st.costs, st.warmer, err = warmUp(ctx, m, st.cfg, until, brief, log, func(f float64) { progress("warm-up", f) })
 	if st.warmer != nil {
-		st.cfg.CopyTime = st.warmer.copyTime
+		st.cfg.CopyTime, st.cfg.Host = st.warmer.copyTime, st.warmer.cfg.Host
 	}
 	return st, err
 }

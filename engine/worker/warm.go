@@ -388,6 +388,9 @@ func (w *warmer) fill() (ok bool, err error) {
 	if err := prefillSequence(w.ctx, w.m, c.Chunk, 0, int(depth)); err != nil {
 		return false, err
 	}
+	if err := w.moves(depth); err != nil {
+		return false, err
+	}
 	clear(w.lens)
 	w.depth, w.lens[0] = depth, depth
 	if w.alone() {

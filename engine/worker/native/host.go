@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"hearth/engine/batch"
+	"hearth/engine/llama"
 )
 
 // Saved sequences lie in memory of their own mappings: what is forgotten goes back to the system at once, and there is an
@@ -35,23 +36,40 @@ func (m *model) Save(seq, slot int32) error {
 		return err
 	}
 	if m.host == nil {
-		m.host = make(map[int32][]byte)
+		m.host = make(map[int32]saved)
 	}
-	m.host[slot] = b
+	m.host[slot] = saved{b, m.ctx.PosMax(seq) + 1 - m.ctx.PosMin(seq)}
 	return nil
 }
 
+// saved is the state of a sequence of so many cells.
+type saved struct {
+	state []byte
+	cells int32
+}
+
 // Load implements worker.Memory.
-func (m *model) Load(slot, seq int32) error { return m.ctx.SeqStateSet(m.host[slot], seq, 0) }
+func (m *model) Load(slot, seq, from, to int32) error {
+	s := m.host[slot]
+	if from == 0 && to == s.cells {
+		return m.ctx.SeqStateSet(s.state, seq, 0)
+	}
+	part, err := llama.StatePart(m.part[:0], s.state, int(from), int(to))
+	if err != nil {
+		return err
+	}
+	m.part = part
+	return m.ctx.SeqStateSet(part, seq, 0)
+}
 
 // Forget implements worker.Memory.
 func (m *model) Forget(slot int32) {
-	b := m.host[slot]
-	delete(m.host, slot)
-	if b == nil {
+	s, ok := m.host[slot]
+	if !ok {
 		return
 	}
-	if err := syscall.Munmap(b); err != nil {
+	delete(m.host, slot)
+	if err := syscall.Munmap(s.state); err != nil {
 		m.log.Warn("free host memory", "err", err)
 	}
 }
@@ -66,23 +84,30 @@ func (m *model) forgetAll() {
 	}
 }
 
-// hostMost is the most host memory that a worker takes by itself, hostShare its part of what is available.
+// hostMost is the most host memory that a worker takes by itself, hostShare its part of what is available; on a GPU, whose memory is not
+// this one and whose models are larger, more of it. hostPart bounds the parts in which a sequence comes back there, in bytes.
 const (
-	hostMost  = 2 << 30
-	hostShare = 10
+	hostMost, hostShare       = 2 << 30, 10
+	hostMostGPU, hostShareGPU = 8 << 30, 4
+	hostPart                  = 64 << 20
 )
 
-// hostBudget is how much host memory cached prefixes may move to. It is for pure attention on the CPU in one pool: on a GPU every
-// cell of every layer would come back by a copy of its own, and states and windows cannot be cut to what a request shares.
+// hostBudget is how much host memory cached prefixes may move to. It is for pure attention in one pool: states and windows cannot be cut to
+// what a request shares, and in streams the library puts copies of sequences off, but not those of states.
 func (m *model) hostBudget() batch.Host {
 	mi := m.m.Info()
-	if m.spec.Backend != "cpu" || m.cfg.Layout != batch.LayoutUnified || m.cfg.Recurrent || mi.SWA > 0 {
+	if m.cfg.Layout != batch.LayoutUnified || m.cfg.Recurrent || mi.SWA > 0 {
 		return batch.Host{}
 	}
-	if m.spec.HostCache >= 0 {
-		return batch.Host{Bytes: m.spec.HostCache}
+	h := batch.Host{Bytes: m.spec.HostCache}
+	most, share := int64(hostMost), int64(hostShare)
+	if m.spec.Backend != "cpu" {
+		most, share, h.PartBytes = hostMostGPU, hostShareGPU, hostPart
 	}
-	return batch.Host{Bytes: min(hostMost, available("/")/hostShare)}
+	if h.Bytes < 0 {
+		h.Bytes = min(most, available("/")/share)
+	}
+	return h
 }
 
 // available is how many bytes of memory this process may still take: what the kernel says, or less in a group with a limit; 0:

@@ -29,10 +29,11 @@ type model struct {
 
 	aborting sync.Mutex // held where ctx is replaced, for Abort comes from any goroutine
 
-	host         map[int32][]byte // saved sequences by slot
-	scales       []float32        // of lora
-	auto         bool             // the layout may be changed
-	unifiedCells int              // the pool in the unified layout
+	host         map[int32]saved // sequences by slot
+	part         []byte          // room for a part of one
+	scales       []float32       // of lora
+	auto         bool            // the layout may be changed
+	unifiedCells int             // the pool in the unified layout
 	log          *slog.Logger
 	info         engine.Info
 	cfg          batch.Config
