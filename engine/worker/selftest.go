@@ -16,6 +16,7 @@ const (
 	featureTrim    = "prefix trimming"
 	featurePad     = "padded steps"
 	featureHost    = "host tier"
+	featureLong    = "long prompt steps"
 )
 
 // selfTest tries, on the loaded model, what the scheduler builds on and the library's header does not promise. A check
@@ -50,6 +51,9 @@ func selfTest(m Model, cfg *batch.Config) ([]engine.Feature, error) {
 	}
 	if cfg.Host.Bytes > 0 && !cfg.NoCopy && !cfg.NoTrim {
 		check(featureHost, func() { cfg.Host = batch.Host{} }, func() error { return t.saves(&cfg.Host, int32(min(1, cfg.Sequences-1))) })
+	}
+	if backend := m.Info().Backend; backend != "" && backend != "cpu" {
+		check(featureLong, func() {}, func() error { return t.longSteps(cfg) })
 	}
 	return out, m.Clear()
 }

@@ -1,0 +1,108 @@
+package worker
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"hearth/engine/batch"
+)
+
+const (
+	// fewRows and someRows are steps of which GPUs compute each by kernels of its own: products with vectors, and with one tile. Beyond it they
+	// have others, for many tiles.
+	fewRows, someRows = 8, 64
+	// raggedRows is how many rows a long step is short of full tiles. A software driver of Vulkan computed steps of more than 64 rows wrongly
+	// that were no multiple of 8: 65, 257 and 300 rows, but not 72 or 256.
+	raggedRows = 7
+	// alike is the least correlation of logits that steps of different lengths give: with rounding it is above 0.99, and of a mixture of
+	// experts that takes another expert here and there, with wrong cells or products it is far below.
+	alike = 0.9
+)
+
+// longSteps compares what steps of many rows compute with what short ones do, and lowers cfg.Chunk to what is right: answers on this device
+// are worth more than their speed. It is for GPUs, whose drivers are many.
+func (t *tester) longSteps(cfg *batch.Config) error {
+	if n := min(someRows, cfg.Chunk, cfg.Context); n > fewRows {
+		if err := t.sameSteps(fewRows, n); err != nil {
+			cfg.Chunk = fewRows
+			return err
+		}
+	}
+	rows, err := t.longRows(min(cfg.Chunk, cfg.Context))
+	if err != nil || rows <= someRows {
+		return err
+	}
+	if err := t.sameSteps(someRows, rows); err != nil {
+		cfg.Chunk = someRows
+		return err
+	}
+	return nil
+}
+
+// longRows is the length of the long step to try: nearly the longest, or on a slow device the first with other kernels.
+func (t *tester) longRows(most int) (int, error) {
+	if most <= someRows+raggedRows {
+		return most, nil
+	}
+	began := time.Now()
+	if err := t.pieces(someRows, someRows); err != nil {
+		return 0, err
+	}
+	if time.Since(began) > slowProbe {
+		return someRows + raggedRows, nil
+	}
+	return most - raggedRows, nil
+}
+
+// sameSteps computes n tokens in steps of a few and in one, and compares the logits behind them.
+func (t *tester) sameSteps(few, n int) error {
+	if err := t.pieces(few, n); err != nil {
+		return err
+	}
+	want := slices.Clone(t.m.Logits(0))
+	if err := t.pieces(n, n); err != nil {
+		return err
+	}
+	if c := correlation(want, t.m.Logits(0)); !(c >= alike) {
+		return fmt.Errorf("steps of %d rows give other logits than steps of %d (correlation %.3f): longer ones are not made", n, few, c)
+	}
+	return nil
+}
+
+// pieces computes n tokens in steps of at most rows, on an empty memory.
+func (t *tester) pieces(rows, n int) error {
+	if err := t.m.Clear(); err != nil {
+		return err
+	}
+	for at := 0; at < n; at += rows {
+		var step []batch.Row
+		for i := at; i < min(at+rows, n); i++ {
+			step = append(step, batch.Row{Token: fillToken(t.m, 3*i), Pos: int32(i), Output: -1, Kind: batch.RowPrefill})
+		}
+		step[len(step)-1].Output = 0
+		if err := decode(t.m, step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// correlation is Pearson's coefficient of two rows of equal length; not a number where one is constant, or has such.
+func correlation(a, b []float32) float64 {
+	if len(a) != len(b) || len(a) == 0 {
+		return math.NaN()
+	}
+	var sa, sb float64
+	for i := range a {
+		sa, sb = sa+float64(a[i]), sb+float64(b[i])
+	}
+	ma, mb := sa/float64(len(a)), sb/float64(len(b))
+	var ab, aa, bb float64
+	for i := range a {
+		da, db := float64(a[i])-ma, float64(b[i])-mb
+		ab, aa, bb = ab+da*db, aa+da*da, bb+db*db
+	}
+	return ab / math.Sqrt(aa*bb)
+}
