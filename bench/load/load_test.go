@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -164,6 +165,24 @@ func TestTurnsSendHistoryBack(t *testing.T) {
 	last := f.bodies[2].Messages
 	if len(last) != 5 || last[1].Role != "assistant" || last[1].Content != "w0 w1 " {
 		t.Errorf("third turn sent %+v", last)
+	}
+}
+
+// A client that holds two conversations asks in one and the other, and begins the next when one has ended.
+func TestConversationsTakeTurns(t *testing.T) {
+	f := &fakeServer{words: 1}
+	r, err := Run(context.Background(), start(t, f), Spec{Workload: Turns, Clients: 1, Turns: 2, Conversations: 2, Requests: 6, PromptWords: 1, MaxTokens: 1})
+	if err != nil || r.Completed != 6 {
+		t.Fatalf("err %v, report %+v", err, r)
+	}
+	var lengths []int
+	begins := map[string]int{}
+	for _, b := range f.bodies {
+		lengths = append(lengths, len(b.Messages))
+		begins[b.Messages[0].Content]++
+	}
+	if !slices.Equal(lengths, []int{1, 1, 3, 3, 1, 3}) || len(begins) != 3 {
+		t.Errorf("messages %v of %d conversations", lengths, len(begins))
 	}
 }
 

@@ -113,7 +113,7 @@ func runGroups(ctx context.Context, c *Client, spec *Spec) []Sample {
 	return k.samples
 }
 
-// runTurns lets each client hold conversations: every answer is sent back with the next question.
+// runTurns lets each client hold conversations, some of them in turns: every answer is sent back with the next question.
 func runTurns(ctx context.Context, c *Client, spec *Spec) []Sample {
 	var k collector
 	var next atomic.Int64
@@ -121,24 +121,30 @@ func runTurns(ctx context.Context, c *Client, spec *Spec) []Sample {
 	keep := *c
 	keep.KeepContent = true
 	turns := max(1, spec.Turns)
+	begin := func() *conversation {
+		first := (int(next.Add(1)) - 1) * turns
+		if first >= spec.Requests {
+			return nil
+		}
+		return &conversation{next: first, end: first + turns}
+	}
 	for range spec.Clients {
 		wg.Go(func() {
-			for ctx.Err() == nil {
-				base := (int(next.Add(1)) - 1) * turns
-				if base >= spec.Requests {
-					return
-				}
-				var history []Message
-				for t := range turns {
-					it := spec.item(base + t)
-					history = append(history, it.Messages...)
-					it.Messages = history
-					s := keep.Do(ctx, it)
-					history = append(history[:len(history):len(history)], Message{Role: "assistant", Content: s.Content})
-					s.Content = ""
+			var open []*conversation
+			for range max(1, spec.Conversations) {
+				open = append(open, begin())
+			}
+			for left := true; left; {
+				left = false
+				for i, talk := range open {
+					if talk == nil || ctx.Err() != nil {
+						continue
+					}
+					s := talk.turn(ctx, &keep, spec)
 					k.add(s)
-					if s.Err != "" {
-						break
+					left = true
+					if s.Err != "" || talk.next == talk.end {
+						open[i] = begin()
 					}
 				}
 			}
@@ -146,6 +152,24 @@ func runTurns(ctx context.Context, c *Client, spec *Spec) []Sample {
 	}
 	wg.Wait()
 	return k.samples
+}
+
+// conversation is what was said, and which of the workload's items are the questions to come.
+type conversation struct {
+	next, end int
+	history   []Message
+}
+
+// turn asks the next question.
+func (t *conversation) turn(ctx context.Context, c *Client, spec *Spec) Sample {
+	it := spec.item(t.next)
+	t.next++
+	t.history = append(t.history, it.Messages...)
+	it.Messages = t.history
+	s := c.Do(ctx, it)
+	t.history = append(t.history[:len(t.history):len(t.history)], Message{Role: "assistant", Content: s.Content})
+	s.Content = ""
+	return s
 }
 
 // runMixed measures what long prompts do to running answers. Clients decoders run without pause; after each of them has

@@ -45,6 +45,8 @@ type Spec struct {
 	MaxTokens   int
 	Branches    int
 	Turns       int
+	// Conversations is how many a client of Turns holds in turns; 0: 1.
+	Conversations int
 	// CancelShare is the part of requests that Cancel cuts off, 0..1.
 	CancelShare float64
 	// InjectWords and Injections are Mixed's long prompts; Injections of them are sent one after another.

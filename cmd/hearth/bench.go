@@ -37,6 +37,7 @@ func loadFlags(f *pflag.FlagSet, s *load.Spec) {
 	f.IntVar(&s.MaxTokens, "max-tokens", 64, "output tokens of each request")
 	f.IntVar(&s.Branches, "branches", 4, "branching: requests of one trunk")
 	f.IntVar(&s.Turns, "turns", 4, "turns: questions of one conversation")
+	f.IntVar(&s.Conversations, "conversations", 1, "turns: conversations that each client holds in turns")
 	f.Float64Var(&s.CancelShare, "cancel-share", 0.5, "cancel: part of the requests that are cut off")
 	f.IntVar(&s.InjectWords, "inject-words", 4096, "mixed: words of each long prompt")
 	f.IntVar(&s.Injections, "injections", 3, "mixed: long prompts, one after another")
