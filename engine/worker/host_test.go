@@ -98,7 +98,7 @@ func TestSelfTestOfHostMemory(t *testing.T) {
 			m.loadLost, m.partsLost = c.lost, c.partsLost
 			cfg := m.cfg
 			cfg.Host.Bytes, cfg.Host.PartBytes = 1<<20, c.part
-			features, err := selfTest(m, &cfg)
+			features, _, err := selfTest(m, &cfg)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -43,6 +43,9 @@ func (l *loop) warmLater() (bool, error) {
 		return false, fmt.Errorf("%w: warm up: %w", ErrBackend, err)
 	}
 	l.prime(layoutState{costs: costs})
+	if h := l.later.cfg.Host; h.Bytes > 0 {
+		l.sched.PrimeMoves(h.Save, h.Load)
+	}
 	if l.here != nil {
 		l.here.costs = append(l.here.costs, costs...)
 	}

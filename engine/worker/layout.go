@@ -23,10 +23,11 @@ func prepareLayout(ctx context.Context, m Model, cfg batch.Config, until time.Ti
 	progress("self-test", 0)
 	st := layoutState{cfg: cfg}
 	var err error
-	if st.features, err = selfTest(m, &st.cfg); err != nil {
+	var longest time.Duration
+	if st.features, longest, err = selfTest(m, &st.cfg); err != nil {
 		return st, err
 	}
-	st.costs, st.warmer, err = warmUp(ctx, m, st.cfg, until, brief, log, func(f float64) { progress("warm-up", f) })
+	st.costs, st.warmer, err = warmUp(ctx, m, st.cfg, until, longest, brief, log, func(f float64) { progress("warm-up", f) })
 	if st.warmer != nil {
 		st.cfg.CopyTime, st.cfg.Host = st.warmer.copyTime, st.warmer.cfg.Host
 	}

@@ -579,7 +579,7 @@ func TestSlowSessionIsHeldNotWaitedFor(t *testing.T) {
 func TestSelfTest(t *testing.T) {
 	cfg := smallConfig()
 	m := newFakeModel(cfg)
-	features, err := selfTest(m, &cfg)
+	features, _, err := selfTest(m, &cfg)
 	if err != nil || len(features) != 4 || cfg.NoCopy || cfg.NoTrim || cfg.NoPad || cfg.Parking != 16 {
 		t.Fatalf("%v %v %+v", features, err, cfg)
 	}
@@ -589,7 +589,7 @@ func TestSelfTest(t *testing.T) {
 		}
 	}
 	m.copyLost = true
-	features, err = selfTest(m, &cfg)
+	features, _, err = selfTest(m, &cfg)
 	if err != nil || !cfg.NoCopy || features[0].On || features[0].Reason == "" {
 		t.Errorf("a lost copy went unnoticed: %v %v", features, err)
 	}
@@ -626,7 +626,7 @@ func TestWarmUpRunsEveryShape(t *testing.T) {
 		seen = append(seen, fmt.Sprint(d, "+", p))
 	}
 	var last float64
-	costs, w, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(time.Minute), false, testLog(t), func(f float64) { last = f })
+	costs, w, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(time.Minute), 0, false, testLog(t), func(f float64) { last = f })
 	if err != nil || last != 1 || m.sim.Used() != 0 || len(w.missed) > 0 {
 		t.Fatalf("%v, progress %g", err, last)
 	}
@@ -658,7 +658,7 @@ func TestWarmUpFitsWindows(t *testing.T) {
 			}
 			m := newFakeModel(cfg) // kvsim refuses what llama.cpp would
 			m.async = true
-			costs, _, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(time.Minute), false, testLog(t), func(float64) {})
+			costs, _, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(time.Minute), 0, false, testLog(t), func(float64) {})
 			if err != nil {
 				t.Errorf("%s, window %d: %v", layout, window, err)
 			}
@@ -679,7 +679,7 @@ func TestWarmUpFitsWindows(t *testing.T) {
 func TestWarmUpEndsInTimeAndGoesOnLater(t *testing.T) {
 	m := newFakeModel(batch.Config{Cells: 4096, Context: 1024, Sequences: 8, Parking: 8, Chunk: 128, Outputs: 8})
 	m.async = true
-	costs, w, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(-time.Second), false, testLog(t), func(float64) {})
+	costs, w, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(-time.Second), 0, false, testLog(t), func(float64) {})
 	if err != nil || len(costs) < essential || len(costs) > 2*essential || len(w.missed) < len(batch.WarmupShapes(m.cfg)) {
 		t.Fatalf("%d shapes after the end, %v", len(costs), err)
 	}
@@ -713,6 +713,30 @@ func TestWarmUpEndsInTimeAndGoesOnLater(t *testing.T) {
 	}
 }
 
+// Where compilations take long, those behind a long context are left for later as well.
+func TestWarmUpLeavesLongContextsForLater(t *testing.T) {
+	for _, c := range []struct {
+		compiled time.Duration
+		deep     bool
+	}{{4 * time.Second, true}, {8 * time.Second, false}} {
+		m := newFakeModel(batch.Config{Cells: 4096, Context: 1024, Sequences: 8, Parking: 8, Chunk: 128, Outputs: 8})
+		m.async = true
+		costs, w, err := warmUp(t.Context(), m, m.cfg, time.Now(), c.compiled, false, testLog(t), func(float64) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		deep := 0
+		for _, x := range costs {
+			if x.span > x.shape.Rows() {
+				deep++
+			}
+		}
+		if (deep > 0) != c.deep || len(costs) < essential || len(w.missed) == 0 {
+			t.Errorf("after a compilation of %v: %d shapes, %d behind a long context, %d missed", c.compiled, len(costs), deep, len(w.missed))
+		}
+	}
+}
+
 // The prefix that an answer left goes for a shape that is still to be warmed up, and answers stay right.
 func TestWarmUpBetweenAnswers(t *testing.T) {
 	m := newFakeModel(batch.Config{Cells: 4096, Context: 1024, Sequences: 8, Parking: 8, Chunk: 128, Outputs: 8})
@@ -721,7 +745,7 @@ func TestWarmUpBetweenAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, w, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(-time.Second), false, testLog(t), func(float64) {})
+	_, w, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(-time.Second), 0, false, testLog(t), func(float64) {})
 	if err != nil {
 		t.Fatal(err)
 	}

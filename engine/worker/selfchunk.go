@@ -19,6 +19,8 @@ const (
 	// alike is the least correlation of logits that steps of different lengths give: with rounding it is above 0.99, and of a mixture of
 	// experts that takes another expert here and there, with wrong cells or products it is far below.
 	alike = 0.9
+	// compileLong is what no step takes for which nothing was compiled, on a device that is not slow.
+	compileLong = time.Second
 )
 
 // longSteps compares what steps of many rows compute with what short ones do, and lowers cfg.Chunk to what is right: answers on this device
@@ -30,30 +32,38 @@ func (t *tester) longSteps(cfg *batch.Config) error {
 			return err
 		}
 	}
-	rows, err := t.longRows(min(cfg.Chunk, cfg.Context))
-	if err != nil || rows <= someRows {
+	long, err := t.longRows(min(cfg.Chunk, cfg.Context))
+	if err != nil {
 		return err
 	}
-	if err := t.sameSteps(someRows, rows); err != nil {
-		cfg.Chunk = someRows
-		return err
+	for i, rows := range long {
+		if i > 0 && t.longest > compileLong { // its kernels would have to be compiled, too; at the next start they are
+			break
+		}
+		if err := t.sameSteps(someRows, rows); err != nil {
+			cfg.Chunk = someRows
+			return err
+		}
 	}
 	return nil
 }
 
-// longRows is the length of the long step to try: nearly the longest, or on a slow device the first with other kernels.
-func (t *tester) longRows(most int) (int, error) {
-	if most <= someRows+raggedRows {
-		return most, nil
+// longRows is the lengths of the long steps to try: the longest and a little less, or on a slow device the first with other kernels.
+func (t *tester) longRows(most int) ([]int, error) {
+	switch {
+	case most <= someRows:
+		return nil, nil
+	case most <= someRows+raggedRows:
+		return []int{most}, nil
 	}
 	began := time.Now()
 	if err := t.pieces(someRows, someRows); err != nil {
-		return 0, err
+		return nil, err
 	}
 	if time.Since(began) > slowProbe {
-		return someRows + raggedRows, nil
+		return []int{someRows + raggedRows}, nil
 	}
-	return most - raggedRows, nil
+	return []int{most, most - raggedRows}, nil
 }
 
 // sameSteps computes n tokens in steps of a few and in one, and compares the logits behind them.
@@ -82,9 +92,11 @@ func (t *tester) pieces(rows, n int) error {
 			step = append(step, batch.Row{Token: fillToken(t.m, 3*i), Pos: int32(i), Output: -1, Kind: batch.RowPrefill})
 		}
 		step[len(step)-1].Output = 0
+		began := time.Now()
 		if err := decode(t.m, step); err != nil {
 			return err
 		}
+		t.longest = max(t.longest, time.Since(began))
 	}
 	return nil
 }

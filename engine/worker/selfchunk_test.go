@@ -34,7 +34,7 @@ func TestSelfTestOfLongSteps(t *testing.T) {
 						<-time.After(200 * time.Millisecond)
 					}
 				}
-				features, err := selfTest(m, &cfg)
+				features, _, err := selfTest(m, &cfg)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"hearth/engine"
 	"hearth/engine/batch"
@@ -20,20 +21,20 @@ const (
 )
 
 // selfTest tries, on the loaded model, what the scheduler builds on and the library's header does not promise. A check
-// that fails switches the feature off in cfg and says so; an error means that plain decoding does not work.
-func selfTest(m Model, cfg *batch.Config) ([]engine.Feature, error) {
+// that fails switches the feature off in cfg and says so; an error means that plain decoding does not work. longest is what the longest
+// prompt step took, mostly for what was compiled.
+func selfTest(m Model, cfg *batch.Config) (features []engine.Feature, longest time.Duration, err error) {
 	t := &tester{m: m, unified: cfg.Layout == batch.LayoutUnified && !cfg.Recurrent}
 	if err := t.reference(); err != nil {
-		return nil, fmt.Errorf("self-test: %w", err)
+		return nil, 0, fmt.Errorf("self-test: %w", err)
 	}
-	var out []engine.Feature
 	check := func(name string, off func(), fn func() error) {
 		f := engine.Feature{Name: name, On: true}
 		if err := fn(); err != nil {
 			f.On, f.Reason = false, err.Error()
 			off()
 		}
-		out = append(out, f)
+		features = append(features, f)
 	}
 	if cfg.Sequences > 1 {
 		check(featureCopy, func() { cfg.NoCopy = true }, func() error { return t.copies(0, 1, 1) })
@@ -55,7 +56,7 @@ func selfTest(m Model, cfg *batch.Config) ([]engine.Feature, error) {
 	if backend := m.Info().Backend; backend != "" && backend != "cpu" {
 		check(featureLong, func() {}, func() error { return t.longSteps(cfg) })
 	}
-	return out, m.Clear()
+	return features, t.longest, m.Clear()
 }
 
 // tester decodes a few tokens in several ways and compares the logits with those of the plain way.
@@ -65,6 +66,7 @@ type tester struct {
 	tokens  []engine.Token
 	want    []float32 // logits behind the last token
 	spread  float32   // largest minus smallest of them
+	longest time.Duration
 }
 
 // tolerance is how far logits may differ, as a part of their spread: cells in other places change the order of sums.

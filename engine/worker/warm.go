@@ -16,6 +16,7 @@ const (
 	// nothing is in the driver's shader cache. What is left out then runs while the model is idle.
 	warmUpLimit = 19 * time.Second
 	warmUpAll   = 23 * time.Second
+	mustLimit   = 5 * time.Second
 	// compareLeast is how much time must be left for the other layout: two new contexts alone take a second or two.
 	compareLeast = 3 * time.Second
 	// warmUpDepth is how many tokens sequences have in the second pass: backends have other kernels for long caches (from 1024
@@ -46,12 +47,13 @@ const (
 // warmUp decodes every shape that the planner will use, on an empty and on a filled memory, because backends compile
 // pipelines and allocate buffers at the first use of a shape: up to 11 s that would otherwise land in somebody's first
 // request. Backends that compute on the CPU have nothing to compile: one small step pages the weights in, which is what it
-// is for there. It stops early at until, but not before the essential shapes on a fast device. brief asks for no more than
-// what two layouts are compared by.
+// is for there. It stops early at until, but on a fast device not before the essential shapes, nor before these behind a long context unless
+// that would take mustLimit more; compiled is how long the longest compilation took so far. brief asks for no more than what two layouts are
+// compared by.
 //
 // It returns what shapes took when they ran a second time, which teaches the scheduler's cost model, and what is left for later.
-func warmUp(ctx context.Context, m Model, cfg batch.Config, until time.Time, brief bool, log *slog.Logger, progress func(float64)) ([]warmed, *warmer, error) {
-	w := &warmer{ctx: ctx, m: m, log: log, cfg: cfg, until: until, progress: progress, lens: make([]int32, cfg.Sequences)}
+func warmUp(ctx context.Context, m Model, cfg batch.Config, until time.Time, compiled time.Duration, brief bool, log *slog.Logger, progress func(float64)) ([]warmed, *warmer, error) {
+	w := &warmer{ctx: ctx, m: m, log: log, cfg: cfg, until: until, longest: compiled, progress: progress, lens: make([]int32, cfg.Sequences)}
 	if !m.Async() {
 		if err := w.run(batch.Shape{Decode: 1}); err != nil {
 			return nil, nil, err
@@ -106,6 +108,8 @@ func (w *warmer) both(shapes []batch.Shape, brief bool) error {
 			return err
 		}
 	}
+	// Attention behind a long context has kernels of its own, which take nearly as long to compile as all of the first long step.
+	w.must = w.must && time.Now().Add(w.longest).Before(w.until.Add(mustLimit))
 	ok, err := w.fill()
 	if err != nil {
 		return err
@@ -156,6 +160,7 @@ type warmer struct {
 	missed      []later       // what there was no time for
 	copyTime    time.Duration // of one sequence, in streams
 	compiled    time.Time     // when something was, last
+	longest     time.Duration // that took so far
 	depth       int32         // tokens of every sequence between two shapes
 	lens        []int32       // tokens of each
 	rows        []batch.Row
@@ -224,7 +229,7 @@ func (w *warmer) shape(s batch.Shape) error {
 		return err
 	}
 	if first > slowShape {
-		w.compiled = time.Now()
+		w.compiled, w.longest = time.Now(), max(w.longest, first)
 	}
 	took := time.Duration(0)
 	if w.slow {

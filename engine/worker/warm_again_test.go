@@ -39,7 +39,7 @@ func TestWarmUpMeasuresAgainWithHighClocks(t *testing.T) {
 			}
 			<-time.After(d)
 		}
-		costs, _, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(time.Minute), false, testLog(t), func(float64) {})
+		costs, _, err := warmUp(t.Context(), m, m.cfg, time.Now().Add(time.Minute), 0, false, testLog(t), func(float64) {})
 		if err != nil {
 			t.Fatal(err)
 		}
