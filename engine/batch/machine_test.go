@@ -202,7 +202,12 @@ type client struct {
 }
 
 func newClients(t *testing.T, cfg batch.Config) *clients {
-	l := newClientsOf(t, cfg, gpu{streams: cfg.Layout == batch.LayoutStreams})
+	return newClientsOn(t, cfg, gpu{streams: cfg.Layout == batch.LayoutStreams})
+}
+
+// newClientsOn is newClients on a GPU of any kind.
+func newClientsOn(t *testing.T, cfg batch.Config, m machine) *clients {
+	l := newClientsOf(t, cfg, m)
 	for _, sh := range batch.WarmupShapes(cfg) { // as the worker does at load
 		for _, depth := range []int{0, 2048} {
 			st := &batch.Step{}
