@@ -65,8 +65,13 @@ template <bool rough> float survey_scalar(const float *x, int n, float *out, mas
 
 } // namespace
 
-float scalar::block_max_mass(const float *x, int n, float *out, masses &to) { return survey_scalar<false>(x, n, out, to); }
-float scalar::block_max_rough(const float *x, int n, float *out, masses &to) { return survey_scalar<true>(x, n, out, to); }
+float scalar::block_max_mass(const float *x, int n, float *out, masses &to) {
+    return survey_scalar<false>(x, n, out, to);
+}
+
+float scalar::block_max_rough(const float *x, int n, float *out, masses &to) {
+    return survey_scalar<true>(x, n, out, to);
+}
 
 double scalar::rough_above(const float *x, int n, const float *max, float ref, float t) {
     double sum = 0;

@@ -51,18 +51,18 @@ class nucleus {
 
     enum class verdict { in, out, unsure };
 
-    // Whether a token of a peaked row is in by what its few likelier blocks and the
-    // others' maxima hold: most draws are, and need no masses.
+    // Whether a token of a peaked row is in by what the few blocks with likelier ones and
+    // the others' maxima hold: most draws are, and need no masses. False: not known.
     bool clearly_in(int32_t tok) const {
         const float t = x_[tok];
         if (!few_blocks_from(s_, t, 32)) return false;
         double       held = 0, above = 0, maxima = 0;
         const double own = s_.k->rough_sum_from(x_ + tok, 1, m_, 0, nullptr);
-        double       rest = own + s_.k->rough_sum_from(s_.maxima.data(), (int) s_.maxima.size(), m_, t, &maxima) - maxima;
+        const double all = s_.k->rough_sum_from(s_.maxima.data(), (int) s_.maxima.size(), m_, t, &maxima);
         runs(t, [&](int lo, int hi, bool likelier) {
             if (likelier) held += s_.k->rough_sum_from(x_ + lo, hi - lo, m_, t, &above);
         });
-        rest += held - above;
+        const double rest = own + held - above + all - maxima; // at least what is not likelier
         return (above - own) * (1 - p_) * rough_quotient < rest * p_;
     }
     // Finds the masses. With a small p most proposals are outside, and to tell that of
