@@ -93,17 +93,38 @@ scratch::scratch(int n_vocab, const kernels *kern) : n(n_vocab), k(kern) {
     maxima.resize((size_t) (n_vocab + block - 1) / block);
     idx.resize(block);
     held.resize(maxima.size());
+    mass.chunk.resize((size_t) (n_vocab + chunk - 1) / chunk);
 }
 
-// The choice itself, on an edited row with its maxima in s and m the largest of
-// them. mass as in draw_top_p.
-static void choose(scratch &s, hs_row *r, const float *x, float m, double mass, uint64_t seed) {
+// Finds the maxima of an edited row. Returns the largest. Where the row before took its
+// masses, and p is so large that little more is asked of these, it finds them too: a row
+// then comes from memory once.
+static float survey(scratch &s, const hs_row *r, const float *x) {
+    if (top_p_alone(s, r) && r->wide && r->top_p >= 0.7f) {
+        s.terms = scratch::rough;
+        return s.k->block_max_rough(x, s.n, s.maxima.data(), s.mass);
+    }
+    s.terms = scratch::unknown;
+    return s.k->block_max(x, s.n, s.maxima.data());
+}
+
+// The same for logprobs, of the raw row. Its tokens' mass, relative to the maximum, goes into *sum.
+static float survey_all(scratch &s, const hs_row *r, const float *x, double *sum) {
+    const bool  by_chunk = top_p_alone(s, r);
+    const float m = (by_chunk ? s.k->block_max_mass : s.k->block_max_sum)(x, s.n, s.maxima.data(), s.mass);
+    s.terms = scratch::exact;
+    *sum    = std::max(1.0, s.mass.total * std::exp((double) s.mass.ref - m)); // less is rounding
+    return m;
+}
+
+// The choice itself, on an edited row with its maxima in s and m the largest of them.
+static void choose(scratch &s, hs_row *r, const float *x, float m, uint64_t seed) {
     if (!(m > ninf) || m == std::numeric_limits<float>::infinity()) {
         r->status = HS_FAILED; // nothing finite to choose from
     } else if (r->temp <= 0) {
         r->token = argmax(s, x, m);
-    } else if (top_p_on(r) && !min_p_on(r) && !top_k_on(s, r)) {
-        draw_top_p(s, r, x, m, mass, seed);
+    } else if (top_p_alone(s, r)) {
+        draw_top_p(s, r, x, m, seed);
     } else if (filter(s, r, x, m)) {
         draw_cands(s, r, m, draw_unit(seed, r->draw));
     } else {
@@ -112,16 +133,17 @@ static void choose(scratch &s, hs_row *r, const float *x, float m, double mass, 
 }
 
 // Logprobs are of the raw row, the choice of the edited one: one pass is for both,
-// since edits change the maxima of few blocks.
+// since edits change the maxima of few blocks. (Under top-p alone edits take a second one.)
 static void sample_with_logprobs(scratch &s, hs_row *r, float *x) {
     double sum = 0;
-    float  m   = s.k->block_max_sum(x, s.n, s.maxima.data(), &sum);
+    float  m   = survey_all(s, r, x, &sum);
     bool   raw;
     {
         edits guard(s, r, x);
         raw = s.saved.empty();
         if (r->chain) r->status = chain_sample(s, r, x, r->seed);
-        else choose(s, r, x, raw ? m : update_maxima(s, x), raw ? sum : 0, r->seed);
+        else if (raw) choose(s, r, x, m, r->seed);
+        else choose(s, r, x, top_p_alone(s, r) ? survey(s, r, x) : update_maxima(s, x), r->seed);
     }
     if (r->status != HS_OK) return;
     if (!raw) update_maxima(s, x);
@@ -135,7 +157,7 @@ void sample_row(scratch &s, hs_row *r, float *x) {
     } else {
         edits guard(s, r, x);
         if (r->chain) r->status = chain_sample(s, r, x, r->seed);
-        else choose(s, r, x, s.k->block_max(x, s.n, s.maxima.data()), 0, r->seed);
+        else choose(s, r, x, survey(s, r, x), r->seed);
     }
     if (r->status == HS_OK) r->draw++;
 }
@@ -151,12 +173,12 @@ void resample_row(scratch &s, hs_row *r, const float *x, const int32_t *allowed,
     {
         edits guard(s, r, s.masked.data());
         if (r->chain) r->status = chain_sample(s, r, s.masked.data(), stream);
-        else choose(s, r, s.masked.data(), s.k->block_max(s.masked.data(), s.n, s.maxima.data()), 0, stream);
+        else choose(s, r, s.masked.data(), survey(s, r, s.masked.data()), stream);
     }
     r->draw++;
     if (r->status != HS_OK || r->n_logprobs < 0) return;
     double sum = 0;
-    float  m   = s.k->block_max_sum(x, s.n, s.maxima.data(), &sum);
+    float  m   = survey_all(s, r, x, &sum);
     fill_logprobs(s, r, x, m + std::log(sum), false);
 }
 

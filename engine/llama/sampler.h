@@ -2,9 +2,10 @@
 //
 // One call samples every output row of a step. Per row, in this order, which is
 // llama.cpp's: logit bias, penalties, top-k, top-p, min-p, temperature, draw.
-// The vocabulary is read once for block maxima; everything after that looks
-// only at the blocks that can hold a candidate. Top-p without top-k reads it a
-// second time, for the mass that p is a part of; logprobs do not.
+// The vocabulary is read once for block maxima, and for its mass where logprobs
+// ask for it; everything after that looks only at the blocks that can hold a
+// candidate. Top-p without top-k may read parts of it a second time, to find
+// where in the mass a token lies.
 #ifndef HEARTH_SAMPLER_H
 #define HEARTH_SAMPLER_H
 
@@ -37,6 +38,8 @@ typedef struct hs_row {
     int32_t *pen_tok;   // distinct tokens of the penalty window ...
     int32_t *pen_count; // ... and how often each is in it
     hs_chain *chain;    // replaces the filters when set; not owned
+    // state
+    bool wide; // the last draw under top-p alone took the masses of the row: the next one finds them at once
     // results
     int32_t  status; // HS_OK, HS_FAILED: no finite logit, or another HS code
     int32_t  token;

@@ -29,6 +29,8 @@ struct scratch {
     const kernels *k;
 
     std::vector<float>   maxima; // of the row's blocks
+    masses               mass;   // of the row's chunks, where top-p is alone ...
+    enum { unknown, rough, exact } terms = unknown; // ... and of which terms they are
     std::vector<float>   order;  // copy of maxima to select in
     std::vector<int32_t> idx;    // hits in one block
     std::vector<int32_t> held;   // blocks with hits
@@ -49,6 +51,10 @@ inline bool likelier(const cand &a, const cand &b) { return a.logit > b.logit ||
 inline bool top_k_on(const scratch &s, const hs_row *r) { return r->top_k > 0 && r->top_k < s.n; }
 inline bool top_p_on(const hs_row *r) { return r->top_p < 1; }
 inline bool min_p_on(const hs_row *r) { return r->min_p > 0; }
+// Top-p alone, which needs the masses of a row.
+inline bool top_p_alone(const scratch &s, const hs_row *r) {
+    return !r->chain && r->temp > 0 && top_p_on(r) && !min_p_on(r) && !top_k_on(s, r);
+}
 
 // Finite even for the smallest temperature, so that the maximum's 0 stays 0.
 inline float inv_temp(const hs_row *r) { return std::min(1 / r->temp, 1e30f); }
@@ -81,9 +87,9 @@ uint64_t draw_bits(uint64_t seed, uint64_t draw);
 double   draw_unit(uint64_t seed, uint64_t draw);
 // Sets r's token, drawn at its temperature from s.cands by u in [0, 1).
 void draw_cands(scratch &s, hs_row *r, float m, double u);
-// The same from the whole row, and under top-p alone. mass is exp_sum's of the row; 0: not known.
+// The same from the whole row, and under top-p alone, by the masses in s if they are known.
 void draw_all(scratch &s, hs_row *r, const float *x, float m, uint64_t seed);
-void draw_top_p(scratch &s, hs_row *r, const float *x, float m, double mass, uint64_t seed);
+void draw_top_p(scratch &s, hs_row *r, const float *x, float m, uint64_t seed);
 
 // ---- sampler.cpp ----
 

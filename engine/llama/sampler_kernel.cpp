@@ -1,25 +1,8 @@
 // sampler_kernel.cpp: see sampler_kernel.h.
-#include "sampler_kernel.h"
-
-#include <cmath>
-#include <cstring>
-#include <limits>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#define HS_AVX2 __attribute__((target("avx2,fma")))
-#endif
+#include "sampler_terms.h"
 
 namespace hs {
 namespace {
-
-constexpr float ninf = -std::numeric_limits<float>::infinity();
-
-constexpr float log2_e = 1.44269504f;
-
-// Below this argument a term is no longer seen beside the maximum's exp(0) = 1:
-// 2^-125 is about the smallest normal float.
-constexpr float exp_floor = -86.6f;
 
 float block_max_scalar(const float *x, int n, float *out) {
     float top = ninf;
@@ -39,11 +22,6 @@ int collect_scalar(const float *x, int lo, int hi, float t, int32_t *idx) {
     return k;
 }
 
-inline float term(float x, float m, float s) {
-    float a = (x - m) * s;
-    return a > exp_floor ? std::exp(a) : 0.0f; // false for NaN too
-}
-
 double exp_sum_scalar(const float *x, int n, float m, float s, float *out) {
     double sum = 0;
     for (int i = 0; i < n; i++) {
@@ -52,21 +30,6 @@ double exp_sum_scalar(const float *x, int n, float m, float s, float *out) {
         if (out) out[i] = e;
     }
     return sum;
-}
-
-// See bits_per_nat.
-inline float rough_term(float x, float m) {
-    float   a    = (x - m) * bits_per_nat + bits_of_one;
-    int32_t bits = a > 0 ? (int32_t) a : 0; // false for NaN too
-    float   e;
-    std::memcpy(&e, &bits, sizeof e);
-    return e;
-}
-
-float block_max_sum_scalar(const float *x, int n, float *out, double *sum) {
-    float m = block_max_scalar(x, n, out);
-    *sum    = exp_sum_scalar(x, n, m, 1, nullptr);
-    return m;
 }
 
 template <bool rough> double sum_from_scalar(const float *x, int n, float m, float t, double *from) {
@@ -86,41 +49,31 @@ double rough_sum_from2_scalar(const float *x, int n, float m, const float t[2], 
 
 #if defined(__x86_64__)
 
-HS_AVX2 inline float hmax(__m256 v) {
-    __m128 a = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    a        = _mm_max_ps(a, _mm_movehl_ps(a, a));
-    a        = _mm_max_ss(a, _mm_shuffle_ps(a, a, 1));
-    return _mm_cvtss_f32(a);
-}
-
-HS_AVX2 inline double hsum(__m256 v) {
-    float  t[8];
-    double sum = 0;
-    _mm256_storeu_ps(t, v);
-    for (float e : t) sum += e;
-    return sum;
+HS_AVX2 inline float max_of_block(const float *x) {
+    // max_ps(a, b) is b when either is NaN, so the accumulator goes second.
+    __m256 m0 = _mm256_set1_ps(ninf), m1 = m0, m2 = m0, m3 = m0;
+    for (int k = 0; k < block; k += 32) {
+        m0 = _mm256_max_ps(_mm256_loadu_ps(x + k), m0);
+        m1 = _mm256_max_ps(_mm256_loadu_ps(x + k + 8), m1);
+        m2 = _mm256_max_ps(_mm256_loadu_ps(x + k + 16), m2);
+        m3 = _mm256_max_ps(_mm256_loadu_ps(x + k + 24), m3);
+    }
+    return hmax(_mm256_max_ps(_mm256_max_ps(m0, m1), _mm256_max_ps(m2, m3)));
 }
 
 HS_AVX2 float block_max_avx2(const float *x, int n, float *out) {
-    float top = ninf;
-    int   b = 0, i = 0;
-    for (; i + block <= n; b++, i += block) {
-        // max_ps(a, b) is b when either is NaN, so the accumulator goes second.
-        __m256 m0 = _mm256_set1_ps(ninf), m1 = m0, m2 = m0, m3 = m0;
-        for (int k = 0; k < block; k += 32) {
-            m0 = _mm256_max_ps(_mm256_loadu_ps(x + i + k), m0);
-            m1 = _mm256_max_ps(_mm256_loadu_ps(x + i + k + 8), m1);
-            m2 = _mm256_max_ps(_mm256_loadu_ps(x + i + k + 16), m2);
-            m3 = _mm256_max_ps(_mm256_loadu_ps(x + i + k + 24), m3);
-        }
-        float m = hmax(_mm256_max_ps(_mm256_max_ps(m0, m1), _mm256_max_ps(m2, m3)));
-        out[b]  = m;
-        top     = m > top ? m : top;
-    }
-    if (i < n) {
-        float m = block_max_scalar(x + i, n - i, out + b);
-        top     = m > top ? m : top;
-    }
+    // From four places of the row in turn: the CPU reads ahead within pages of 4 KB
+    // only, and one place alone leaves the memory idle at each page's begin.
+    const int whole = n / block, each = whole / 4;
+    float     top = ninf;
+    auto      take = [&](int b, float m) {
+        out[b] = m;
+        top    = m > top ? m : top;
+    };
+    for (int i = 0; i < each; i++)
+        for (int b = i; b < 4 * each; b += each) take(b, max_of_block(x + b * block));
+    for (int b = 4 * each; b < whole; b++) take(b, max_of_block(x + b * block));
+    if (whole * block < n) take(whole, block_max_scalar(x + whole * block, n - whole * block, out + whole));
     return top;
 }
 
@@ -178,19 +131,12 @@ HS_AVX2 double exp_sum_avx2(const float *x, int n, float m, float s, float *out)
     return sum + exp_sum_scalar(x + i, n - i, m, s, out ? out + i : nullptr);
 }
 
-HS_AVX2 inline __m256 rough_term_avx2(__m256 x, __m256 m) {
-    __m256 a = _mm256_fmadd_ps(_mm256_sub_ps(x, m), _mm256_set1_ps(bits_per_nat), _mm256_set1_ps(bits_of_one));
-    // max_ps(a, b) is b when either is NaN
-    return _mm256_castsi256_ps(_mm256_cvtps_epi32(_mm256_max_ps(a, _mm256_setzero_ps())));
-}
-
 // One vector's terms, added to all, and to from[c] those with x >= t[c].
 template <bool rough, int cuts>
 HS_AVX2 inline void add_avx2(__m256 &all, __m256 *from, __m256 x, __m256 m, const __m256 *t) {
     __m256 e = rough ? rough_term_avx2(x, m) : term_avx2(x, m, _mm256_set1_ps(log2_e));
-    all      = _mm256_add_ps(all, e);
-    for (int c = 0; c < cuts; c++)
-        from[c] = _mm256_add_ps(from[c], _mm256_and_ps(e, _mm256_cmp_ps(x, t[c], _CMP_GE_OQ)));
+    all      = plus(all, e);
+    for (int c = 0; c < cuts; c++) from[c] = plus(from[c], _mm256_and_ps(e, _mm256_cmp_ps(x, t[c], _CMP_GE_OQ)));
 }
 
 template <bool rough, int cuts> HS_AVX2 double sum_avx2(const float *x, int n, float m, const float *cut, double *from) {
@@ -222,22 +168,23 @@ template <bool rough> double sum_from_avx2(const float *x, int n, float m, float
     return from ? sum_avx2<rough, 1>(x, n, m, &t, from) : sum_avx2<rough, 0>(x, n, m, &t, from);
 }
 
-float block_max_sum_avx2(const float *x, int n, float *out, double *sum) {
-    float m = block_max_avx2(x, n, out);
-    *sum    = sum_avx2<false, 0>(x, n, m, nullptr, nullptr);
-    return m;
+float block_max_sum_avx512(const float *x, int n, float *out, masses &to) {
+    return to.ref = avx512::block_max_sum(x, n, out, &to.total);
 }
 
-constexpr kernels avx2_kernels = {block_max_avx2,       block_max_sum_avx2,  collect_avx2,      exp_sum_avx2,
-                                  sum_from_avx2<false>, sum_from_avx2<true>, sum_avx2<true, 2>};
+constexpr kernels avx2_kernels = {
+    block_max_avx2, avx2::block_max_mass, avx2::block_max_mass, avx2::block_max_rough, avx2::rough_above,
+    collect_avx2,   exp_sum_avx2,         sum_from_avx2<false>, sum_from_avx2<true>,   sum_avx2<true, 2>};
 
-constexpr kernels avx512_kernels = {block_max_avx2,       avx512::block_max_sum,  collect_avx2, exp_sum_avx2,
-                                    avx512::exp_sum_from, avx512::rough_sum_from, avx512::rough_sum_from2};
+constexpr kernels avx512_kernels = {
+    block_max_avx2, block_max_sum_avx512, avx2::block_max_mass, avx2::block_max_rough,  avx2::rough_above,
+    collect_avx2,   exp_sum_avx2,         avx512::exp_sum_from, avx512::rough_sum_from, avx512::rough_sum_from2};
 
 #endif
 
-constexpr kernels scalar_kernels = {block_max_scalar,       block_max_sum_scalar,  collect_scalar, exp_sum_scalar,
-                                    sum_from_scalar<false>, sum_from_scalar<true>, rough_sum_from2_scalar};
+constexpr kernels scalar_kernels = {
+    block_max_scalar, scalar::block_max_mass, scalar::block_max_mass, scalar::block_max_rough, scalar::rough_above,
+    collect_scalar,   exp_sum_scalar,         sum_from_scalar<false>, sum_from_scalar<true>,   rough_sum_from2_scalar};
 
 } // namespace
 

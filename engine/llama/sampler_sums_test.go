@@ -1,6 +1,7 @@
 package llama_test
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -30,6 +31,7 @@ func oddRows(rng *rand.Rand, n int) map[string][]float32 {
 		"ties":      noise(func(_ int, x float64) float64 { return math.Round(x) }),
 		"rising":    noise(func(i int, x float64) float64 { return float64(i)/10 + x }),
 		"falling":   noise(func(i int, x float64) float64 { return -float64(i)/10 + x }),
+		"step":      noise(func(i int, x float64) float64 { return x/3 - 60*float64(1-min(1, 2*i/n)) }),
 		"large":     noise(func(_ int, x float64) float64 { return 1e4 + 50*x }),
 		"very low":  noise(func(_ int, x float64) float64 { return -1e30 * math.Abs(x) }),
 		"last wins": noise(func(_ int, x float64) float64 { return x }),
@@ -66,9 +68,9 @@ func logSumExp(l []float32) float64 {
 }
 
 // Logprobs are those of the slow way for every kernel and odd row, with edits
-// that move the maximum and without, at sizes around those of vectors and blocks.
+// that move the maximum and without, at sizes around those of vectors, blocks and chunks.
 func TestLogprobsAreExact(t *testing.T) {
-	for _, vocab := range []int{1, 7, 16, 127, 128, 129, 1000, 1041, 5003} {
+	for _, vocab := range []int{1, 7, 16, 127, 128, 129, 1000, 1024, 1041, 5003} {
 		for _, s := range newSamplers(t, vocab) {
 			rng := rand.New(rand.NewPCG(uint64(vocab), 3))
 			for name, l := range oddRows(rng, vocab) {
@@ -145,6 +147,83 @@ func checkLogprobs(t *testing.T, s *llama.Sampler, l []float32, p llama.SamplePa
 	}
 	for i, tk := range tok {
 		near(fmt.Sprintf("top %d", i), lp[i], l[tk])
+	}
+}
+
+// likelierMass tells for each token which part of the row's mass the likelier ones hold.
+func likelierMass(l []float32) []float64 {
+	ids := make([]int, len(l))
+	for i := range ids {
+		ids[i] = i
+	}
+	number := func(i int) float64 {
+		if x := float64(l[i]); x == x {
+			return x
+		}
+		return math.Inf(-1)
+	}
+	slices.SortStableFunc(ids, func(a, b int) int { return cmp.Compare(number(b), number(a)) })
+	lse, above, part := logSumExp(l), 0.0, make([]float64, len(l))
+	for _, i := range ids {
+		part[i] = above
+		above += math.Exp(number(i) - lse)
+	}
+	return part
+}
+
+// Under top-p alone every token is of the nucleus, and no matter in which of its
+// ways the sampler finds that out, the same: with masses or without, of exact or
+// of rough terms, of all the row or of the chunks that decide.
+func TestTopPTokensAreOfTheNucleus(t *testing.T) {
+	for _, vocab := range []int{129, 1024, 3000, 20011} {
+		rng := rand.New(rand.NewPCG(uint64(vocab), 5))
+		rows := oddRows(rng, vocab)
+		for _, kind := range []string{"peaked", "mixed", "wide"} {
+			rows[kind] = topPLogits(rng, vocab, kind)
+		}
+		samplers := newSamplers(t, vocab)
+		for name, l := range rows {
+			part, in := likelierMass(l), rowsOf(t, l)
+			for _, topP := range []float32{1e-6, 0.05, 0.5, 0.89, 0.95, 0.9999} {
+				t.Run(fmt.Sprintf("%d/%s/p%g", vocab, name, topP), func(t *testing.T) {
+					for _, temp := range []float32{0.7, 1, 2} {
+						p := llama.NewSampleParams()
+						p.Seed, p.TopP, p.Temperature = uint64(vocab), topP, temp
+						sameTokens(t, samplers, in, vocab, p, func(tok llama.Token) error {
+							if !(part[tok] <= float64(topP)+1e-6) {
+								return fmt.Errorf("the likelier ones hold %g", part[tok])
+							}
+							return nil
+						})
+					}
+				})
+			}
+		}
+	}
+}
+
+// sameTokens draws by every kernel, with logprobs and without.
+func sameTokens(t *testing.T, samplers []*llama.Sampler, rows llama.Rows, vocab int, p llama.SampleParams, check func(llama.Token) error) {
+	t.Helper()
+	const draws = 8
+	var want []llama.Token
+	for _, s := range samplers {
+		for _, p.Logprobs = range []int{-1, 0} {
+			row := newRow(t, vocab, p)
+			for i := range draws {
+				if err := s.Sample(rows, []llama.Job{{Row: row}}); err != nil {
+					t.Fatal(err)
+				}
+				tok := row.Token()
+				if len(want) < draws {
+					want = append(want, tok)
+				}
+				if err := check(tok); err != nil || tok != want[i] {
+					t.Fatalf("%s, temperature %g, logprobs %d: draw %d is token %d, at first it was %d; %v",
+						kernels[s.SIMD()], p.Temperature, p.Logprobs, i, tok, want[i], err)
+				}
+			}
+		}
 	}
 }
 

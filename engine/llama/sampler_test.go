@@ -583,7 +583,7 @@ func benchmarkRows(b *testing.B, logits [][]float32, rows, threads int, p llama.
 }
 
 // Thirty-two different rows a step: what the pool gains, and what each row
-// costs when it has to come from memory instead of the cache.
+// costs, by its settings, when it has to come from memory instead of the cache.
 func BenchmarkSampleRows(b *testing.B) {
 	const vocab, n = 151936, 32
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -591,11 +591,29 @@ func BenchmarkSampleRows(b *testing.B) {
 	for range n {
 		logits = append(logits, randomLogits(rng, vocab, false))
 	}
+	p := llama.NewSampleParams()
+	p.TopK, p.TopP, p.Temperature = 40, 0.95, 0.8
 	for _, threads := range []int{1, 2, 4} {
-		b.Run(fmt.Sprintf("threads%d", threads), func(b *testing.B) {
+		b.Run(fmt.Sprintf("threads%d", threads), func(b *testing.B) { benchmarkRows(b, logits, n, threads, p) })
+	}
+	for _, bc := range []struct {
+		name     string
+		temp     float32
+		topK     int
+		topP     float32
+		logprobs int
+	}{
+		{"greedy", 0, 0, 1, -1},
+		{"greedy-logprob", 0, 0, 1, 0},
+		{"topk40-logprobs5", 0.8, 40, 0.95, 5},
+		{"plain", 1, 0, 1, -1},
+		{"topp", 1, 0, 0.95, -1},
+		{"topp-logprobs5", 1, 0, 0.95, 5},
+	} {
+		b.Run(bc.name, func(b *testing.B) {
 			p := llama.NewSampleParams()
-			p.TopK, p.TopP, p.Temperature = 40, 0.95, 0.8
-			benchmarkRows(b, logits, n, threads, p)
+			p.Temperature, p.TopK, p.TopP, p.Logprobs = bc.temp, bc.topK, bc.topP, bc.logprobs
+			benchmarkRows(b, logits, n, 1, p)
 		})
 	}
 }
