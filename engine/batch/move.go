@@ -133,7 +133,8 @@ func (s *Scheduler) payPrompts() {
 		return
 	}
 	for id, r := range s.runs {
-		if r == nil && s.mem.lens[id] > 0 {
+		// What cannot move would only be computed again the sooner.
+		if r == nil && s.mem.lens[id] > 0 && (s.host.part == 0 || s.worthSaving(id)) {
 			s.rent[id] += perCell
 			s.moveIfDue(id)
 		}

@@ -162,9 +162,10 @@ func (t *tester) continues(dst int32) error {
 func (w *warmer) moves(n int32) error {
 	h := &w.cfg.Host
 	last, size := int32(w.cfg.Sequences-1), h.EntryBytes+int64(n)*h.TokenBytes
-	if h.Bytes < size || h.PartBytes == 0 || last == 0 || 2*int(n) > w.cfg.Cells {
+	if h.Bytes == 0 || h.Bytes < size || h.PartBytes == 0 || last == 0 || 2*int(n) > w.cfg.Cells || w.moved {
 		return nil
 	}
+	w.moved = true
 	defer w.m.Forget(0)
 	began := time.Now()
 	if err := w.m.Save(0, 0); err != nil {

@@ -156,6 +156,7 @@ type warmer struct {
 	widest      int           // most decode rows of a shape
 	must        bool          // whatever the time, unless the device is slow
 	slow        bool          // the device is
+	moved       bool          // what moves to and from host memory take was measured
 	perRow      time.Duration // of a prompt, on a slow device
 	missed      []later       // what there was no time for
 	copyTime    time.Duration // of one sequence, in streams
