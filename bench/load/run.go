@@ -116,21 +116,21 @@ func runGroups(ctx context.Context, c *Client, spec *Spec) []Sample {
 // runTurns lets each client hold conversations, some of them in turns: every answer is sent back with the next question.
 func runTurns(ctx context.Context, c *Client, spec *Spec) []Sample {
 	var k collector
-	var next atomic.Int64
 	var wg sync.WaitGroup
 	keep := *c
 	keep.KeepContent = true
 	turns := max(1, spec.Turns)
-	begin := func() *conversation {
-		first := (int(next.Add(1)) - 1) * turns
-		if first >= spec.Requests {
-			return nil
-		}
-		return &conversation{next: first, end: first + turns}
-	}
-	for range spec.Clients {
+	for client := range spec.Clients {
 		wg.Go(func() {
 			var open []*conversation
+			next := client * turns // every client has its share of the conversations
+			begin := func() *conversation {
+				first := next
+				if next += spec.Clients * turns; first >= spec.Requests {
+					return nil
+				}
+				return &conversation{next: first, end: first + turns}
+			}
 			for range max(1, spec.Conversations) {
 				open = append(open, begin())
 			}

@@ -26,7 +26,7 @@ func (s *Scheduler) bestMatch(r *run) (best prefix.Match, later bool) {
 	}
 	f := s.fetchOf(&h)
 	load, compute := s.host.copyFrom(f.n, f.parts), s.again(m.N, f.use)
-	if int(f.use-m.N) < s.cfg.MinShare || load >= compute || s.mem.base.Size()-s.mem.base.Pinned() < int(f.n) {
+	if int(f.use-m.N) < s.cfg.MinShare || load >= compute || s.mem.base.Size()-s.mem.base.Pinned() < int(f.n)+s.running {
 		return m, false
 	}
 	if load > s.moveRoom() {
@@ -66,12 +66,20 @@ func (s *Scheduler) fetchOf(m *prefix.Match) fetch {
 	}
 	room, parts := s.mem.base.Room(int(n), h.partMost, ratio)
 	switch {
+	case !s.spares():
+		return fetch{}
 	case parts == 0: // there is no room yet
 		return fetch{n, min(n, m.N), e.ranges}
 	case e.order != nil && room < int(n):
 		return fetch{}
 	}
 	return fetch{int32(room), min(int32(room), m.N), parts}
+}
+
+// worthLoading says that a fetch is worth its time in this step, where the first share tokens are on the device.
+func (s *Scheduler) worthLoading(f fetch, share int32) bool {
+	load := s.host.copyFrom(f.n, f.parts)
+	return load < s.again(share, f.use) && (s.host.part == 0 || load <= s.moveRoom() || s.worthStall(load, share, f.use))
 }
 
 // entryOf is the entry of a match in host memory.
@@ -107,7 +115,8 @@ func (s *Scheduler) moveIn(m, on *prefix.Match) int {
 	if id < 0 {
 		return -1
 	}
-	if f = s.fetchOf(m); int(f.use-share) < s.cfg.MinShare || h.copyFrom(f.n, f.parts) >= s.again(share, f.use) || !s.loadInto(id, m, f, trunk) {
+	// In the cells that there are now it may be in more parts than was thought.
+	if f = s.fetchOf(m); int(f.use-share) < s.cfg.MinShare || !s.worthLoading(f, share) || !s.loadInto(id, m, f, trunk) {
 		return -1
 	}
 	m.N = f.use
@@ -150,6 +159,21 @@ func (s *Scheduler) loadInto(id int, m *prefix.Match, f fetch, trunk int) bool {
 	h.spent += h.copyFrom(f.n, f.parts)
 	h.load.add(f.n, f.parts)
 	return true
+}
+
+// spares says that there are an id for a load and one for its parts to come through.
+func (s *Scheduler) spares() bool {
+	empty, idle := 0, 0
+	for i, r := range s.runs[:s.cfg.Sequences] {
+		switch {
+		case r != nil:
+		case s.mem.lens[i] == 0:
+			empty++
+		default:
+			idle++
+		}
+	}
+	return empty > 1 || empty+idle > 1 && s.emptyID(s.cfg.Sequences, len(s.runs)) >= 0
 }
 
 // spareID returns an empty id below Sequences beside id, for parts to come through: there may have to be parked for it what another one

@@ -117,6 +117,7 @@ func (s *Scheduler) PrimeMoves(save, load time.Duration) {
 	h := &s.host
 	h.save.first, h.load.first = max(save.Seconds(), 1e-9), max(load.Seconds(), 1e-9)
 	h.save.token, h.load.token = h.save.first, h.load.first
+	h.save.seen, h.load.seen, h.save.high, h.load.high = s.now, s.now, 0, 0
 }
 
 // hosts says that there is host memory.
@@ -135,7 +136,7 @@ func (s *Scheduler) lengthOf(id int) (n, alone int32) {
 }
 
 // savable is how many tokens of an idle id are worth saving, and in how many runs of consecutive cells they are: all and 1, where runs have
-// no price. Answers that were computed beside others are in runs of one cell. What is behind is computed again.
+// no price; none where a long tail is not. Answers that were computed beside others are in runs of one cell.
 func (s *Scheduler) savable(id int) (n int32, ranges int) {
 	h, n := &s.host, s.mem.lens[id]
 	if h.part == 0 {
@@ -146,8 +147,14 @@ func (s *Scheduler) savable(id int) (n int32, ranges int) {
 		return 0, 0
 	}
 	cut, ranges := s.mem.base.Cut(id, 2*h.part/gain)
+	if n -= n / tailShare; int32(cut) < n { // more would be lost than is won: it is cut from its end, as without host memory, until this is
+		return 0, 0
+	}
 	return int32(cut), ranges
 }
+
+// tailShare is what part of a prefix may be behind what is worth saving of it.
+const tailShare = 8
 
 // tokenTime is what it takes to compute each of n tokens again, in seconds.
 func (s *Scheduler) tokenTime(n int32) float64 {
@@ -159,11 +166,11 @@ func (s *Scheduler) tokenTime(n int32) float64 {
 
 // copyTo and copyFrom host memory is what moving n tokens in so many runs of cells takes, in seconds.
 func (h *host) copyTo(n int32, ranges int) float64 {
-	return h.fixed + float64(n)*h.save.token + float64(ranges-1)*h.part
+	return h.fixed + float64(n)*h.save.token + float64(max(0, ranges-1))*h.part
 }
 
 func (h *host) copyFrom(n int32, ranges int) float64 {
-	return h.fixed + float64(n)*h.load.token + float64(ranges-1)*h.part
+	return h.fixed + float64(n)*h.load.token + float64(max(0, ranges-1))*h.part
 }
 
 // saveTime is what saving an idle id takes, in seconds, bothTime also what loading it again does, into cells like those that it frees.

@@ -18,7 +18,7 @@ func (s *Scheduler) moveOut(id int) bool {
 		return false
 	}
 	keep, ranges := s.savable(id)
-	if e := s.saved(id, keep); e >= 0 {
+	if e := s.saved(id); e >= 0 {
 		if last := s.lastUse(id); last > s.lastUse(e) {
 			s.tree.Touch(e, last, false)
 		}
@@ -50,14 +50,15 @@ func (s *Scheduler) moveOut(id int) bool {
 	return true
 }
 
-// saved returns an entry that has the first keep tokens of an idle id; -1: there is none.
-func (s *Scheduler) saved(id int, keep int32) int {
-	if e := s.tree.Covering(id, len(s.runs), len(s.runs)+len(s.host.entries)); e >= 0 || s.host.part == 0 || keep < minKeep {
+// saved returns an entry that has what an idle id holds, or nearly all of it where runs of cells have a price; -1: there is none.
+func (s *Scheduler) saved(id int) int {
+	if e := s.tree.Covering(id, len(s.runs), len(s.runs)+len(s.host.entries)); e >= 0 || s.host.part == 0 {
 		return e
 	}
+	n := s.mem.lens[id]
 	s.above = s.tree.Above(id, s.above[:0])
 	for _, o := range s.above {
-		if s.inHost(int(o)) && s.host.entries[int(o)-len(s.runs)].n >= keep {
+		if s.inHost(int(o)) && s.host.entries[int(o)-len(s.runs)].n >= n-n/tailShare {
 			return int(o)
 		}
 	}
@@ -102,7 +103,7 @@ func (s *Scheduler) delay(from, to int32) float64 {
 		return t
 	}
 	base := s.decodeTime()
-	return t * (1 + d*max(0, 1-base/s.stepTarget(base)))
+	return t * (1 + d*min(1, max(0, 1-base/s.stepTarget(base))))
 }
 
 // again is how long a client waits for tokens from..to-1 that are computed, in seconds: where runs of cells have a price, by what fits
@@ -118,7 +119,7 @@ func (s *Scheduler) again(from, to int32) float64 {
 // payPrompts charges idle prefixes for what the prompts that begin in this step will read of them: attention of every row reads
 // all cells. Those that have paid for two copies move out before.
 func (s *Scheduler) payPrompts() {
-	if !s.hosts() {
+	if !s.hosts() || s.host.part > 0 { // a GPU's prompts hardly feel them
 		return
 	}
 	rows := int32(0)
@@ -133,8 +134,7 @@ func (s *Scheduler) payPrompts() {
 		return
 	}
 	for id, r := range s.runs {
-		// What cannot move would only be computed again the sooner.
-		if r == nil && s.mem.lens[id] > 0 && (s.host.part == 0 || s.worthSaving(id)) {
+		if r == nil && s.mem.lens[id] > 0 {
 			s.rent[id] += perCell
 			s.moveIfDue(id)
 		}
@@ -144,7 +144,11 @@ func (s *Scheduler) payPrompts() {
 // moveIfDue moves a cached prefix out that has paid rent for it, and reports whether it did.
 func (s *Scheduler) moveIfDue(id int) bool {
 	_, alone := s.lengthOf(id)
-	return s.hosts() && alone > 0 && s.rent[id]*float64(alone) > s.bothTime(id) && s.moveOut(id)
+	if !s.hosts() || alone == 0 {
+		return false
+	}
+	keep, ranges := s.savable(id)
+	return keep > 0 && s.rent[id]*float64(alone) > s.host.copyTo(keep, ranges)+s.host.copyFrom(keep, ranges) && s.moveOut(id)
 }
 
 // waits says that a prefix which is about to be evicted had better wait for a step in which it can move out.

@@ -38,13 +38,17 @@ func (l *loop) warmLater() (bool, error) {
 	if err := l.model.Clear(); err != nil {
 		return false, fmt.Errorf("%w: warm up: %w", ErrBackend, err)
 	}
+	moved := l.later.moved
 	costs, err := l.later.goOn(func() bool { return len(l.wake) > 0 || l.stopping() })
 	if err != nil {
 		return false, fmt.Errorf("%w: warm up: %w", ErrBackend, err)
 	}
 	l.prime(layoutState{costs: costs})
-	if h := l.later.cfg.Host; h.Bytes > 0 {
+	if h := l.later.cfg.Host; l.later.moved && !moved {
 		l.sched.PrimeMoves(h.Save, h.Load)
+		if l.here != nil {
+			l.here.cfg.Host = h
+		}
 	}
 	if l.here != nil {
 		l.here.costs = append(l.here.costs, costs...)

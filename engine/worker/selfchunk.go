@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -26,6 +28,9 @@ const (
 // longSteps compares what steps of many rows compute with what short ones do, and lowers cfg.Chunk to what is right: answers on this device
 // are worth more than their speed. It is for GPUs, whose drivers are many.
 func (t *tester) longSteps(cfg *batch.Config) error {
+	if slow, err := t.tooSlow(); err != nil || slow {
+		return cmp.Or(err, errSlow)
+	}
 	if n := min(someRows, cfg.Chunk, cfg.Context); n > fewRows {
 		if err := t.sameSteps(fewRows, n); err != nil {
 			cfg.Chunk = fewRows
@@ -46,6 +51,25 @@ func (t *tester) longSteps(cfg *batch.Config) error {
 		}
 	}
 	return nil
+}
+
+// errSlow says that a device is too slow for a comparison at every start.
+var errSlow = errors.New("the device is too slow to compare steps")
+
+// slowCompare is how long the comparisons may take on such a device, of about compareRows rows.
+const (
+	slowCompare = 10 * time.Second
+	compareRows = 350
+)
+
+// tooSlow says that comparing would take too long.
+func (t *tester) tooSlow() (bool, error) {
+	if err := t.pieces(fewRows, fewRows); err != nil { // may compile
+		return false, err
+	}
+	began := time.Now()
+	err := t.pieces(fewRows, fewRows)
+	return time.Since(began)*compareRows/fewRows > slowCompare, err
 }
 
 // longRows is the lengths of the long steps to try: the longest and a little less, or on a slow device the first with other kernels.

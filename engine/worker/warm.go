@@ -246,8 +246,8 @@ func (w *warmer) shape(s batch.Shape) error {
 			took = d
 		}
 	}
-	if s.Decode == 0 && s.Prefill == probe && took > slowProbe {
-		w.slow, w.perRow = true, took/probe
+	if n := min(probe, w.cfg.Chunk); s.Decode == 0 && s.Prefill == n && took/time.Duration(n) > slowProbe/probe {
+		w.slow, w.perRow = true, took/time.Duration(n)
 	}
 	if first > slowShape && first > 3*took {
 		w.log.Info("a shape was slow the first time", "decode", s.Decode, "prefill", s.Prefill, "prompts", s.Prompts,
