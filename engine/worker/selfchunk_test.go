@@ -62,3 +62,41 @@ func TestCorrelation(t *testing.T) {
 		}
 	}
 }
+
+// A device that would take minutes is not asked, and says so; one that was busy for a moment is.
+func TestSelfTestOfLongStepsEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		row     time.Duration
+		pause   time.Duration // of the first step
+		checked bool
+	}{"slow": {300 * time.Millisecond, 0, false}, "usable": {20 * time.Millisecond, 0, true}, "busy once": {time.Millisecond, 5 * time.Second, true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := batch.Config{Cells: 2048, Context: 1024, Sequences: 8, Parking: 16, Chunk: 512, Outputs: 8}
+				m := newFakeModel(cfg)
+				m.backend = "vulkan"
+				longest, paused := 0, false
+				m.decode = func(rows []batch.Row) {
+					longest = max(longest, len(rows))
+					d := time.Duration(len(rows)) * c.row
+					if len(rows) == fewRows && !paused {
+						d, paused = d+c.pause, true
+					}
+					<-time.After(d)
+				}
+				began := time.Now()
+				features, _, err := selfTest(m, &cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f := features[len(features)-1]
+				if f.Name != featureLong || !f.On || (f.Reason == "") != c.checked || (longest > someRows) != c.checked {
+					t.Errorf("%+v, the longest step had %d rows", f, longest)
+				}
+				if took := time.Since(began); took > 30*time.Second {
+					t.Errorf("it took %v", took)
+				}
+			})
+		})
+	}
+}
