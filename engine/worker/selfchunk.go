@@ -15,8 +15,8 @@ const (
 	// fewRows and someRows are steps of which GPUs compute each by kernels of its own: products with vectors, and with one tile. Beyond it they
 	// have others, for many tiles.
 	fewRows, someRows = 8, 64
-	// raggedRows is how many rows a long step is short of full tiles. A software driver of Vulkan computed steps of more than 64 rows wrongly
-	// that were no multiple of 8: 65, 257 and 300 rows, but not 72 or 256.
+	// raggedRows is how many rows a long step is short of full tiles. A software driver of Vulkan computed steps of 65, 257, 300 and 505 rows
+	// wrongly, but not of 96, 128, 200 or 256.
 	raggedRows = 7
 	// alike is the least correlation of logits that steps of different lengths give: with rounding it is above 0.99, and of a mixture of
 	// experts that takes another expert here and there, with wrong cells or products it is far below.
@@ -79,18 +79,18 @@ func (t *tester) tooSlow() (bool, error) {
 
 // longRows is the lengths of the long steps to try: the longest and a little less, or on a slow device the first with other kernels.
 func (t *tester) longRows(most int) ([]int, error) {
-	switch {
-	case most <= someRows:
+	if most <= someRows {
 		return nil, nil
-	case most <= someRows+raggedRows:
-		return []int{most}, nil
 	}
 	began := time.Now()
 	if err := t.pieces(someRows, someRows); err != nil {
 		return nil, err
 	}
-	if time.Since(began) > slowProbe {
-		return []int{someRows + raggedRows}, nil
+	switch {
+	case time.Since(began) > slowProbe:
+		return []int{someRows + 1}, nil
+	case most-raggedRows <= someRows:
+		return []int{most}, nil
 	}
 	return []int{most, most - raggedRows}, nil
 }

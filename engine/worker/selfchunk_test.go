@@ -20,7 +20,7 @@ func TestSelfTestOfLongSteps(t *testing.T) {
 	}{
 		"right": {"vulkan", 0, 512, false, 512, true}, "right and slow": {"vulkan", 0, 512, true, 512, true}, "wrong": {"vulkan", 64, 512, false, 64, false},
 		"wrong and slow": {"vulkan", 64, 512, true, 64, false}, "all wrong": {"vulkan", 8, 60, false, 8, false}, "short": {"vulkan", 64, 64, false, 64, true},
-		"a little longer": {"vulkan", 64, 66, false, 64, false}, "tiny": {"vulkan", 4, 8, false, 8, true}, "a CPU is not asked": {"cpu", 64, 512, false, 512, true},
+		"a little longer": {"vulkan", 64, 66, false, 64, false}, "slow and a little longer": {"vulkan", 64, 65, true, 64, false}, "tiny": {"vulkan", 4, 8, false, 8, true}, "a CPU is not asked": {"cpu", 64, 512, false, 512, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
