@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -22,14 +21,16 @@ const (
 	// experts that takes another expert here and there, with wrong cells or products it is far below.
 	alike = 0.9
 	// compileLong is what no step takes for which nothing was compiled, on a device that is not slow.
-	compileLong = time.Second
+	compileLong = 4 * time.Second
 )
 
 // longSteps compares what steps of many rows compute with what short ones do, and lowers cfg.Chunk to what is right: answers on this device
 // are worth more than their speed. It is for GPUs, whose drivers are many.
 func (t *tester) longSteps(cfg *batch.Config) error {
-	if slow, err := t.tooSlow(); err != nil || slow {
-		return cmp.Or(err, errSlow)
+	if slow, err := t.tooSlow(); err != nil {
+		return err
+	} else if slow {
+		return fmt.Errorf("%w: the device is too slow to compare steps", errUnchecked)
 	}
 	if n := min(someRows, cfg.Chunk, cfg.Context); n > fewRows {
 		if err := t.sameSteps(fewRows, n); err != nil {
@@ -42,8 +43,8 @@ func (t *tester) longSteps(cfg *batch.Config) error {
 		return err
 	}
 	for i, rows := range long {
-		if i > 0 && t.longest > compileLong { // its kernels would have to be compiled, too; at the next start they are
-			break
+		if i > 0 && t.longest > compileLong { // its kernels would have to be compiled, too
+			return fmt.Errorf("%w: steps of %d rows, whose kernels are compiled later; the next start compares them", errUnchecked, rows)
 		}
 		if err := t.sameSteps(someRows, rows); err != nil {
 			cfg.Chunk = someRows
@@ -53,8 +54,8 @@ func (t *tester) longSteps(cfg *batch.Config) error {
 	return nil
 }
 
-// errSlow says that a device is too slow for a comparison at every start.
-var errSlow = errors.New("the device is too slow to compare steps")
+// errUnchecked says that start-up has no time for a comparison.
+var errUnchecked = errors.New("not checked")
 
 // slowCompare is how long the comparisons may take on such a device, of about compareRows rows.
 const (

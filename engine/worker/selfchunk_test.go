@@ -69,7 +69,7 @@ func TestSelfTestOfLongStepsEnds(t *testing.T) {
 		row     time.Duration
 		pause   time.Duration // of the first step
 		checked bool
-	}{"slow": {300 * time.Millisecond, 0, false}, "usable": {20 * time.Millisecond, 0, true}, "busy once": {time.Millisecond, 5 * time.Second, true}} {
+	}{"slow": {300 * time.Millisecond, 0, false}, "usable": {20 * time.Millisecond, 0, true}, "busy once": {time.Millisecond, 3 * time.Second, true}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				cfg := batch.Config{Cells: 2048, Context: 1024, Sequences: 8, Parking: 16, Chunk: 512, Outputs: 8}
