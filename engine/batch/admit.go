@@ -465,11 +465,7 @@ func (s *Scheduler) copiesEnough(made int) bool {
 
 // recompute is what it takes to compute n tokens again, in seconds.
 func (s *Scheduler) recompute(n int32) float64 {
-	perToken := s.cost.perToken(int(n)/2, s.cfg.Chunk)
-	if perToken == 0 {
-		perToken = 1e-3
-	}
-	return float64(n) * perToken
+	return float64(n) * s.tokenTime(n)
 }
 
 // cutID returns an idle id that holds n tokens of the run, and so little behind them that losing it costs less than a copy; -1: there

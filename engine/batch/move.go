@@ -147,8 +147,8 @@ func (s *Scheduler) moveIfDue(id int) bool {
 	if !s.hosts() || alone == 0 {
 		return false
 	}
-	keep, ranges := s.savable(id)
-	return keep > 0 && s.rent[id]*float64(alone) > s.host.copyTo(keep, ranges)+s.host.copyFrom(keep, ranges) && s.moveOut(id)
+	keep, _ := s.savable(id)
+	return keep > 0 && s.rent[id]*float64(alone) > s.bothTime(id) && s.moveOut(id)
 }
 
 // waits says that a prefix which is about to be evicted had better wait for a step in which it can move out.

@@ -59,22 +59,14 @@ type stateReader struct {
 	short   bool
 }
 
-func (r *stateReader) u32() uint32 {
-	b := r.next(4)
-	r.out = append(r.out, b...)
-	if r.short {
-		return 0
-	}
-	return binary.LittleEndian.Uint32(b)
-}
+func (r *stateReader) u32() uint32 { return uint32(r.number(4)) }
+func (r *stateReader) u64() uint64 { return r.number(8) }
 
-func (r *stateReader) u64() uint64 {
-	b := r.next(8)
-	r.out = append(r.out, b...)
-	if r.short {
-		return 0
-	}
-	return binary.LittleEndian.Uint64(b)
+// number reads one of size bytes, 0 behind the end.
+func (r *stateReader) number(size uint64) uint64 {
+	var b [8]byte
+	r.out = append(r.out, b[:copy(b[:], r.next(size))]...)
+	return binary.LittleEndian.Uint64(b[:])
 }
 
 // rows reads n rows of size bytes and copies rows from..to-1.
