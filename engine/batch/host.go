@@ -74,6 +74,12 @@ func (c *moveCost) add(n int32, ranges int) {
 	c.tokens, c.many, c.further = c.tokens+int(n), c.many+1, c.further+ranges-1
 }
 
+// prime takes what a token was measured to take.
+func (c *moveCost) prime(now, token time.Duration) {
+	c.first = max(token.Seconds(), 1e-9)
+	c.token, c.seen, c.high = c.first, now, 0
+}
+
 // observe learns that the moves of a step took t seconds. A lone outlier teaches nothing.
 func (c *moveCost) observe(t, fixed, part float64) {
 	if c.tokens == 0 || t <= 0 {
@@ -102,9 +108,8 @@ func (s *Scheduler) resetHost() {
 	if c.PartBytes > 0 && c.TokenBytes > 0 {
 		h.partMost = int(max(1, c.PartBytes/c.TokenBytes))
 	}
-	h.save.first, h.load.first = max(c.Save.Seconds(), 1e-9), max(c.Load.Seconds(), 1e-9)
-	h.save.token, h.load.token = h.save.first, h.load.first
-	h.save.seen, h.load.seen = s.now, s.now
+	h.save.prime(s.now, c.Save)
+	h.load.prime(s.now, c.Load)
 	if c.Bytes > 0 {
 		h.entries = make([]hostEntry, hostSlots)
 	}
@@ -114,10 +119,8 @@ func (s *Scheduler) resetHost() {
 // PrimeMoves tells what a token takes to be saved and loaded where that was measured after New.
 func (s *Scheduler) PrimeMoves(save, load time.Duration) {
 	s.check()
-	h := &s.host
-	h.save.first, h.load.first = max(save.Seconds(), 1e-9), max(load.Seconds(), 1e-9)
-	h.save.token, h.load.token = h.save.first, h.load.first
-	h.save.seen, h.load.seen, h.save.high, h.load.high = s.now, s.now, 0, 0
+	s.host.save.prime(s.now, save)
+	s.host.load.prime(s.now, load)
 }
 
 // hosts says that there is host memory.
